@@ -8,6 +8,7 @@ stale if params.yaml differs from its record.
 import dataclasses
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class Present:
         self.params = checked.load()
         self.tree = read_yaml(PARAMS)
         self.lock = Lock()
-        self._records: dict[tuple[str, str], dict[str, Any]] = {}
+        self._about = cache(_about)
 
     def evaluations(self, names: Iterable[str]) -> list[Entry]:
         """Return the certificates of evaluations, described by their records, in report order.
@@ -152,12 +153,6 @@ class Present:
             ]
         return about["params"], []
 
-    def _about(self, run: str, backend: str) -> dict[str, Any]:
-        if (run, backend) not in self._records:
-            module = registry.load("backends", backend)
-            self._records[run, backend] = module.about(Path("."), run)
-        return self._records[run, backend]
-
     def _described(self, run: str, recorded: dict[str, Any], missing: list[str]) -> Described:
         stale = (*differences(recorded, self.tree), *missing)
         past = self._past(recorded, run)
@@ -206,6 +201,11 @@ class Present:
 def _older(pairs: Iterable[tuple[str, str]]) -> list[str]:
     """Return one reason for each stage."""
     return [f"{stage} ran on an older {path}" for stage, path in dict(reversed([*pairs])).items()]
+
+
+def _about(run: str, backend: str) -> dict[str, Any]:
+    record: dict[str, Any] = registry.load("backends", backend).about(Path("."), run)
+    return record
 
 
 def _file(run: str, backend: str) -> str:

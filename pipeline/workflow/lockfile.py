@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -107,16 +107,6 @@ def _guarded(stop: Event | None = None) -> Iterator[None]:
         why = "the lock of another DVC process"
         processes.take(guard.fileno(), stop=stop or Event(), why=why)
         yield
-
-
-def entries(names: Sequence[str]) -> dict[str, Any]:
-    """The entries of those of ``names`` that are in dvc.lock, as plain data.
-
-    Raises:
-        StageError: dvc.lock is not YAML.
-    """
-    known = read()
-    return {name: known[name] for name in names if name in known}
 
 
 def pack(entries: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ import queue
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -68,55 +68,55 @@ def run(nodes: Sequence[Node], executor: Executor, *, retries: int = 0, stop: St
     order that `dvc repro` writes. If ``stop`` was set, results of stages that did not start may be
     missing.
     """
-    return _Schedule(nodes, executor, retries=retries, stop=stop).run()
+    return _Schedule(nodes=nodes, executor=executor, retries=retries, stop=stop).run()
 
 
+@dataclass(kw_only=True)
 class _Schedule:
-    def __init__(
-        self, nodes: Sequence[Node], executor: Executor, *, retries: int, stop: Stop
-    ) -> None:
-        self._nodes, self._executor = nodes, executor
-        self._retries, self._stop = retries, stop
-        self._submitted: set[str] = set()
-        self._ends: dict[str, Result] = {}  # what threads have found
-        self._results: dict[str, Result] = {}  # of those whose thread has ended
-        self._over: queue.SimpleQueue[str] = queue.SimpleQueue()
+    nodes: Sequence[Node]
+    executor: Executor
+    retries: int
+    stop: Stop
+    submitted: set[str] = field(default_factory=set)
+    ends: dict[str, Result] = field(default_factory=dict)  # what threads have found
+    results: dict[str, Result] = field(default_factory=dict)  # of those whose thread has ended
+    over: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
 
     def run(self) -> list[Result]:
         try:
             self._submit_ready()
-            while len(self._results) < len(self._submitted):
+            while len(self.results) < len(self.submitted):
                 self._wait()
-                self._executor.look([*self._results.values()])
+                self.executor.look([*self.results.values()])
                 self._submit_ready()
         finally:  # after an error of our own, nothing else would stop running stages
-            if len(self._results) < len(self._submitted):
-                self._stop.ask("an error of our own", crashed=True)
-            while len(self._results) < len(self._submitted):
+            if len(self.results) < len(self.submitted):
+                self.stop.ask("an error of our own", crashed=True)
+            while len(self.results) < len(self.submitted):
                 self._wait()
-        if any(result.outcome != Outcome.CACHED for result in self._results.values()):
+        if any(result.outcome != Outcome.CACHED for result in self.results.values()):
             plan.tidy()
-        return [self._results[node.name] for node in self._nodes if node.name in self._results]
+        return [self.results[node.name] for node in self.nodes if node.name in self.results]
 
     def _submit_ready(self) -> None:
-        for node in self._nodes if not self._stop.is_set() else ():
-            if node.name not in self._submitted and self._results.keys() >= {*node.upstream}:
-                self._submitted.add(node.name)
-                future = self._executor.submit(node, partial(self._work, node))
-                future.add_done_callback(lambda _, name=node.name: self._over.put(name))
+        for node in self.nodes if not self.stop.is_set() else ():
+            if node.name not in self.submitted and self.results.keys() >= {*node.upstream}:
+                self.submitted.add(node.name)
+                future = self.executor.submit(node, partial(self._work, node))
+                future.add_done_callback(lambda _, name=node.name: self.over.put(name))
 
     def _wait(self) -> None:
         """Wait a moment for a stage to end, and record its result."""
         try:
-            name = self._over.get(timeout=POLL)
+            name = self.over.get(timeout=POLL)
         except queue.Empty:
             return
         crashed = Result(stage=name, outcome=Outcome.FAILED, note=f"{name}: see its log")  # a bug
-        self._results[name] = self._ends.get(name, crashed)
+        self.results[name] = self.ends.get(name, crashed)
 
     def _work(self, node: Node) -> Result:
         """The result of a stage, in a thread of its own."""
-        needs = [self._results[name] for name in node.upstream]
+        needs = [self.results[name] for name in node.upstream]
         if failed := [one.stage for one in needs if one.outcome not in GOOD]:
             note = f"needs {', '.join(failed)}"
             result = Result(stage=node.name, outcome=Outcome.SKIPPED, note=note)
@@ -124,13 +124,13 @@ class _Schedule:
             result = self._tried(node)
         else:
             result = Result(stage=node.name, outcome=Outcome.CACHED)
-        self._ends[node.name] = result
+        self.ends[node.name] = result
         return result
 
     def _tried(self, node: Node) -> Result:
         if node.lacks:  # DVC would not say which command makes it
             note = f"{node.name}: {node.lacks}"
-            self._executor.say(node, note)
+            self.executor.say(node, note)
             return Result(stage=node.name, outcome=Outcome.FAILED, note=note)
         tries = 0
         while True:
@@ -138,21 +138,21 @@ class _Schedule:
             ended = partial(Result, stage=node.name, tries=tries)
             if tries > 1:  # exponential backoff, with a random part
                 seconds = min(PAUSE * 2 ** (tries - 2), LONGEST) * random.uniform(0.5, 1.5)
-                self._executor.say(node, f"try {tries} of {self._retries + 1} in {seconds:.1f} s")
-                self._stop.wait(seconds)
-            if self._stop.is_set():
+                self.executor.say(node, f"try {tries} of {self.retries + 1} in {seconds:.1f} s")
+                self.stop.wait(seconds)
+            if self.stop.is_set():
                 return ended(outcome=Outcome.STOPPED)
             try:
-                done = self._executor.run(node)
+                done = self.executor.run(node)
             except RrcmError as error:
-                if self._stop.is_set():
+                if self.stop.is_set():
                     return ended(outcome=Outcome.STOPPED)
-                if error.retryable and tries <= self._retries:
-                    self._executor.say(node, str(error).partition("\n")[0])
+                if error.retryable and tries <= self.retries:
+                    self.executor.say(node, str(error).partition("\n")[0])
                     continue
-                self._executor.say(node, str(error))
+                self.executor.say(node, str(error))
                 return ended(outcome=Outcome.FAILED, note=str(error))
-            self._executor.say(node, f"{done.outcome}, {done.seconds:.1f} s")
+            self.executor.say(node, f"{done.outcome}, {done.seconds:.1f} s")
             return ended(outcome=done.outcome, seconds=done.seconds)
 
 

@@ -130,7 +130,7 @@ def run(
 
 def _recorded(stage: str) -> dict[str, Any]:
     """The entry of a stage in dvc.lock if all its outputs are here, else nothing."""
-    entry = lockfile.entries([stage]).get(stage, {})
+    entry: dict[str, Any] = lockfile.read().get(stage, {})
     return entry if all(os.path.exists(out["path"]) for out in entry.get("outs", ())) else {}
 
 

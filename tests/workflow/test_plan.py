@@ -185,11 +185,11 @@ def test_missing_data_may_count_as_what_dvc_lock_has(here: Path):
 
 def test_an_input_made_anew_elsewhere_changes_its_reader(here: Path):
     """Whether the reader names the file itself or the folder that it is in."""
-    (entry,) = lockfile.entries(["part@b"]).values()
+    entry = lockfile.read()["part@b"]
     entry["outs"][0]["md5"] = "0" * 32
     lockfile.adopt({"part@b": entry})
     assert changed(here=False) == {"join"}
-    (entry,) = lockfile.entries(["join"]).values()
+    entry = lockfile.read()["join"]
     entry["deps"] = []
     lockfile.adopt({"join": entry})
     assert changed(here=False) == {"join"}
@@ -211,7 +211,7 @@ def test_bad_files_and_words_are_told_in_a_line(here: Path, monkeypatch: pytest.
     with refused(StageError, "dvc.lock"):
         plan.load()
     with refused(StageError, "dvc.lock"):
-        lockfile.entries(["apart"])
+        lockfile.read()
     with refused(StageError, "dvc.lock"):
         lockfile.adopt({"apart": {"cmd": "true"}})
     assert (here / "dvc.lock").read_text() == "stages: ["
@@ -227,7 +227,7 @@ def test_bad_files_and_words_are_told_in_a_line(here: Path, monkeypatch: pytest.
 def test_tidying_gives_the_order_of_dvc_whatever_the_order_of_the_runs(here: Path):
     """Also of entries that went through a database: nodes that are used twice still are."""
     before = (here / "dvc.lock").read_bytes()
-    entries = lockfile.entries([*(node.name for node in plan.load()), "other"])
+    entries = lockfile.read()
     sent = json.loads(json.dumps(lockfile.pack(entries)))
     (here / "dvc.lock").unlink()
     lockfile.adopt(dict(reversed(lockfile.unpack(sent).items())))
@@ -245,15 +245,15 @@ def test_two_who_adopt_at_once_lose_nothing_and_a_killed_one_leaves_a_whole_file
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         return subprocess.Popen([sys.executable, "-c", ADOPTER, name], env=environment)
 
-    before = lockfile.entries(["part@a", "apart"])
+    before = lockfile.read()
     with start("one") as one, start("killed") as killed:
-        until(lambda: lockfile.entries(["stage@killed-3"]))
+        until(lambda: "stage@killed-3" in lockfile.read())
         killed.kill()
     stages = lockfile.read()
 
     assert one.returncode == 0
     assert {f"stage@one-{i}" for i in range(20)} <= {*stages}
-    assert lockfile.entries(["part@a", "apart"]) == before
+    assert before.items() <= stages.items()
     assert plan.load()
 
 

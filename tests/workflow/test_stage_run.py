@@ -189,7 +189,7 @@ def test_two_runs_of_a_stage_at_once_run_it_once(here: Path):
 
 
 def test_a_stop_lets_the_stage_save_and_leaves_nothing_behind(here: Path):
-    before, run = lockfile.entries(["slow"]), Run("slow")
+    before, run = lockfile.read()["slow"], Run("slow")
     until((here / "begun").exists)
     run.stop.set()
     with refused(Stopped, "slow: stopped"):
@@ -198,7 +198,7 @@ def test_a_stop_lets_the_stage_save_and_leaves_nothing_behind(here: Path):
     assert (here / "saved").exists()
     assert not marked(os.environ)
     assert not any(json.loads((here / ".dvc/tmp/rwlock").read_text()).values())
-    assert lockfile.entries(["slow"]) == before
+    assert lockfile.read()["slow"] == before
 
 
 def test_a_killed_caller_takes_its_stage_with_it_and_frees_its_slot(here: Path):
@@ -216,7 +216,7 @@ def test_a_killed_caller_takes_its_stage_with_it_and_frees_its_slot(here: Path):
 
 def test_a_finished_stage_is_kept_though_it_is_stopped_while_dvc_waits_to_save_it(here: Path):
     """Another DVC process may hold the lock for long; DVC by itself would give up after 3 s."""
-    before, run = lockfile.entries(["slow"]), Run("slow")
+    before, run = lockfile.read()["slow"], Run("slow")
     until((here / "begun").exists)
     with make_lock(str(here / ".dvc/tmp/lock")):
         (here / "go").touch()
@@ -225,7 +225,7 @@ def test_a_finished_stage_is_kept_though_it_is_stopped_while_dvc_waits_to_save_i
         run.stop.set()
         time.sleep(2)
     assert run.end().outcome is Outcome.DONE
-    assert lockfile.entries(["slow"]) != before
+    assert lockfile.read()["slow"] != before
 
 
 def test_bars_are_progress_and_a_failure_tells_the_last_lines(here: Path):
@@ -246,13 +246,13 @@ def test_bars_are_progress_and_a_failure_tells_the_last_lines(here: Path):
 
 
 def test_an_error_of_the_stage_itself_takes_a_line_and_changes_no_entry(here: Path):
-    before, run = lockfile.entries(["careful"]), Run("careful")
+    before, run = lockfile.read()["careful"], Run("careful")
     until((here / "begun").exists)
     (here / "raw").write_text("edited")
     (here / "go").touch()
     with refused(Failed, "careful: code, parameters or data changed while it ran"):
         run.end()
-    assert not run.result.retryable and lockfile.entries(["careful"]) == before
+    assert not run.result.retryable and lockfile.read()["careful"] == before
 
 
 def test_what_the_cache_could_not_keep_is_a_failure_though_dvc_ends_well(here: Path):

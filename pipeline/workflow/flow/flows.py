@@ -148,7 +148,8 @@ class Tasks:
         with self._lock:
             stage, _ = split.split(node.name)
             (now,) = (n for n in plan.load([stage], here=False) if n.name == stage)
-            inputs = lockfile.entries(now.upstream)
+            known = lockfile.read()
+            inputs = {name: known[name] for name in now.upstream if name in known}
         if not (now.changed or node.forced):  # its inputs turned out unchanged
             return Done(outcome=Outcome.CACHED, seconds=0.0)
         done, entries = workers.there(node, self._commit, inputs, stop=self._stop, say=logger.info)

@@ -146,10 +146,10 @@ def stage(
                     say=log.info,
                     progressed=progressed,
                 )
-                entry, files = lockfile.entries([name]), {}  # of a share, there is none
+                entry, files = lockfile.read().get(name), {}  # of a share, there is none
                 if entry:
                     checkout.push(name, stop=stop, say=log.info)
-                    files = checkout.results_of(entry[name])
+                    files = checkout.results_of(entry)
         except RrcmError as error:
             if stop.is_set():
                 return stopped(stop)
@@ -157,7 +157,7 @@ def stage(
             final = isinstance(error, stage_run.Failed) and not error.retryable
             return Failed(name=FINAL if final else "Failed", message=str(error))
         result = {
-            "entry": lockfile.pack(entry),
+            "entry": lockfile.pack({name: entry} if entry else {}),
             "files": files,
             "outcome": done.outcome,
             "seconds": done.seconds,
