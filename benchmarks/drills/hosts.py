@@ -34,7 +34,7 @@ from survivors import until
 from workspace import Workspace
 
 from pipeline.runtime.graph import SCRATCH
-from pipeline.workflow.shares import JOURNAL
+from pipeline.workflow.splitting import JOURNAL
 from rrcm.core.files import sha256
 from rrcm.models.trained.base import checkpoint
 

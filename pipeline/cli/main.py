@@ -81,9 +81,9 @@ def plan(
     ] = None,
 ) -> None:
     """Estimate the time of every costly stage; nothing is run."""
-    from pipeline.project import plan
+    from pipeline.project import estimates
 
-    say(plan.plan(preset, only=only or [], gpu=gpu))
+    say(estimates.plan(preset, only=only or [], gpu=gpu))
 
 
 @app.command(rich_help_panel=CHECKOUT)

@@ -12,8 +12,8 @@ from pathlib import Path
 from pipeline.checked import load
 from pipeline.project.lineage import Lock
 from pipeline.project.runs import presets
-from pipeline.workflow.pull import PUSH, Missing
-from pipeline.workflow.pull import pull as pulled
+from pipeline.workflow.remote import PUSH, Missing
+from pipeline.workflow.remote import pull as pulled
 from rrcm.config.params import Params
 from rrcm.core.errors import ConfigError, StageError
 from rrcm.core.registry import suggest

@@ -9,8 +9,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from pipeline.workflow import careful_dvc, gpus, lockfile, plan, processes, schedule, stage_run
-from pipeline.workflow import shares as split
+from pipeline.workflow import (
+    careful_dvc,
+    gpus,
+    lockfile,
+    plan,
+    processes,
+    schedule,
+    splitting,
+    stage_run,
+)
 from pipeline.workflow.plan import Node
 from pipeline.workflow.processes import Stop
 from pipeline.workflow.schedule import GOOD, Result
@@ -75,7 +83,7 @@ def side_by_side(arguments: Sequence[str], *, jobs: int, shares: int, say: Say) 
     with processes.signals(stop, say):
         plan.refreshed()
         stages = plan.load(targets, allow_missing=bool(options))
-        nodes = split.expanded(stages, count=shares)
+        nodes = splitting.expanded(stages, count=shares)
         with here(len(nodes), jobs=jobs, stop=stop, say=say) as executor:
             results = schedule.run(nodes, executor, stop=stop)
     good = len(results) == len(nodes) and all(one.outcome in GOOD for one in results)

@@ -24,7 +24,7 @@ from dvc.repo import Repo
 from dvc.stage.loader import StageLoader
 
 from pipeline.runtime import graph
-from pipeline.workflow import careful_dvc, dvc_says, gpus, lockfile, moving, processes, shares
+from pipeline.workflow import careful_dvc, dvc_says, gpus, lockfile, moving, processes, splitting
 from pipeline.workflow.processes import Stopped
 from rrcm.core.ending import MEND, RETRY
 from rrcm.core.errors import StageError
@@ -69,7 +69,7 @@ def run(
     say: Callable[[str], None],
     progressed: Callable[[float, str], None],
 ) -> Done:
-    """Have DVC bring one stage up to date, and only that one; or draw a share of it (`shares`).
+    """Have DVC bring one stage up to date, and only that one; or draw a share of it (`splitting`).
 
     Guarantee: when this returns or raises, no process of the stage is left. If this process dies,
     even by SIGKILL, they are stopped at once, and the GPUs stay locked until they have ended. If a
@@ -92,7 +92,7 @@ def run(
         StageError: This host has fewer GPUs.
     """
     arguments = ["--single-item", *["--force"] * forced, *["--pull"] * pull, name]
-    stage, share = shares.split(name)
+    stage, share = splitting.split(name)
     LOCKS.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         file = stack.enter_context((LOCKS / f"{name}.lock").open("ab")).fileno()
@@ -101,15 +101,15 @@ def run(
         with _reading:
             if share and not forced and _known(stage, pull=pull):
                 return Done(outcome=Outcome.CACHED, seconds=0.0)
-            digest = graph.digest(stage) if move or shares.drawn(stage) else ""
+            digest = graph.digest(stage) if move or splitting.drawn(stage) else ""
         if move:
             stack.enter_context(moving.moving(name, digest, keep=bool(share), say=say))
-        if not share and shares.drawn(stage):
-            shares.merge(stage, digest)
+        if not share and splitting.drawn(stage):
+            splitting.merge(stage, digest)
         began, before, hold = time.monotonic(), _recorded(stage), (file, *slots)
         output = Output(name, say=say, progressed=progressed)
         if share:
-            command = [sys.executable, "-m", shares.__name__, stage, share]
+            command = [sys.executable, "-m", splitting.__name__, stage, share]
             start = processes.start(command, environment=environment, hold=hold)
         else:
             start = careful_dvc.repro(arguments, environment=environment, hold=hold)
@@ -123,7 +123,7 @@ def run(
             raise output.failure(process.returncode)
         seconds = round(time.monotonic() - began, 1)
         if not share:
-            shares.clear(stage)
+            splitting.clear(stage)
         same = not (share or forced) and _recorded(stage) == before
         return Done(outcome=Outcome.CACHED if same else Outcome.DONE, seconds=seconds)
 
@@ -212,7 +212,7 @@ class Output:
 
     def failure(self, code: int) -> Failed:
         """The failure, with the stage's own error if it printed one, else with its last lines."""
-        exited = code if shares.split(self.name)[1] else self._exit
+        exited = code if splitting.split(self.name)[1] else self._exit
         if self._error and exited in (MEND, RETRY):
             message = self._error.removeprefix(f"{self.name}: ")
             return Failed(f"{self.name}: {message}", retryable=exited == RETRY)

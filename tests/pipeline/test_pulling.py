@@ -10,9 +10,8 @@ from dvc.exceptions import DvcException
 from workspace import EVAL, ROOT, RUN
 
 from pipeline.project import pulling
-from pipeline.workflow import lockfile
-from pipeline.workflow import pull as workflow_pull
-from pipeline.workflow.pull import PUSH, Missing
+from pipeline.workflow import lockfile, remote
+from pipeline.workflow.remote import PUSH, Missing
 from rrcm.config import params as parameters
 from rrcm.core.errors import ConfigError, DataError, StageError
 
@@ -98,7 +97,7 @@ FULL = OSError(28, "No space left on device")
 )
 def test_what_dvc_logs_becomes_one_line(records: list[logging.LogRecord], line: str):
     made = {"onnx/a.onnx": "a1", "shards/test": "b2.dir"}
-    error = workflow_pull._failed(records, made, DvcException("2 files failed"))
+    error = remote._failed(records, made, DvcException("2 files failed"))
 
     assert (type(error), str(error)) == (DataError, line)
 

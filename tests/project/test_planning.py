@@ -8,7 +8,7 @@ from torch import nn
 from workspace import RUN, Workspace
 
 from pipeline.project import presets, work
-from pipeline.project.plan import UTILISATION, brief, named, plan
+from pipeline.project.estimates import UTILISATION, brief, named, plan
 from pipeline.project.work import Planned
 from rrcm.config import params
 from rrcm.core.errors import ConfigError

@@ -6,7 +6,7 @@ import pytest
 from builders import refused
 
 from pipeline.workflow import careful_dvc, lockfile
-from pipeline.workflow.pull import pull
+from pipeline.workflow.remote import pull
 from rrcm.core.errors import StageError
 
 LOCK = """schema: '2.0'

@@ -20,9 +20,8 @@ from prefect.runtime import flow_run as current
 from prefect.states import Cancelled, Completed, Failed
 
 from pipeline.runtime import code
-from pipeline.workflow import lockfile, plan, schedule, stage_run
-from pipeline.workflow import shares as split
-from pipeline.workflow.flow import checkout, environment
+from pipeline.workflow import lockfile, plan, schedule, splitting, stage_run
+from pipeline.workflow.flow import clone, environment
 from pipeline.workflow.flow import hosts as workers
 from pipeline.workflow.plan import Node
 from pipeline.workflow.processes import Stop, signals
@@ -87,15 +86,15 @@ def _rebuilt(
         stack.enter_context(signals(stop, logger.warning))
         try:
             environment.enter()
-            commit = checkout.pushed() if hosts else ""
-            stack.enter_context(checkout.at(commit, stop=stop, say=logger.info))
+            commit = clone.pushed() if hosts else ""
+            stack.enter_context(clone.at(commit, stop=stop, say=logger.info))
             lockfile.require_whole()
             if hosts:  # they run a commit, with what it says of its code
                 code.require_current(str(code.FOLDER))
             else:
                 plan.refreshed()
             nodes = plan.load(targets, force=force, here=not hosts)
-            nodes = split.expanded(nodes, count=shares)
+            nodes = splitting.expanded(nodes, count=shares)
             tasks = Tasks(commit=commit, stop=stop)
             results = schedule.run(nodes, tasks, retries=retries, stop=stop)
         except RrcmError as error:
@@ -146,7 +145,7 @@ class Tasks:
                     progressed=progressed,
                 )
         with self._lock:
-            stage, _ = split.split(node.name)
+            stage, _ = splitting.split(node.name)
             (now,) = (n for n in plan.load([stage], here=False) if n.name == stage)
             known = lockfile.read()
             inputs = {name: known[name] for name in now.upstream if name in known}

@@ -31,7 +31,7 @@ from prefect.runtime import flow_run as current
 from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed
 
 from pipeline.workflow import lockfile, processes, stage_run
-from pipeline.workflow.flow import checkout, environment
+from pipeline.workflow.flow import clone, environment
 from pipeline.workflow.plan import Node
 from pipeline.workflow.processes import Stopped
 from pipeline.workflow.stage_run import Done, Outcome
@@ -133,9 +133,9 @@ def stage(
         progress(name) as progressed,
     ):
         try:
-            with checkout.at(commit, stop=stop, say=log.info):
+            with clone.at(commit, stop=stop, say=log.info):
                 lockfile.adopt(lockfile.unpack(entries), stop=stop)
-                checkout.pull(inputs, stop=stop, say=log.info)
+                clone.pull(inputs, stop=stop, say=log.info)
                 done = stage_run.run(
                     name,
                     devices=devices,
@@ -148,8 +148,8 @@ def stage(
                 )
                 entry, files = lockfile.read().get(name), {}  # of a share, there is none
                 if entry:
-                    checkout.push(name, stop=stop, say=log.info)
-                    files = checkout.results_of(entry)
+                    clone.push(name, stop=stop, say=log.info)
+                    files = clone.results_of(entry)
         except RrcmError as error:
             if stop.is_set():
                 return stopped(stop)
@@ -228,7 +228,7 @@ def there(
             result = json.loads(_artifact(client, asked.id, "result").data)
             made = lockfile.unpack(result["entry"])
             for entry in made.values():
-                checkout.put_results(entry, result["files"])
+                clone.put_results(entry, result["files"])
             return Done(outcome=Outcome(result["outcome"]), seconds=result["seconds"]), made
     if stopped_here:
         raise Stopped(f"{node.name}: stopped; what it saved is kept, and a new run goes on")

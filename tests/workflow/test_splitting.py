@@ -9,7 +9,7 @@ import pytest
 from builders import header, random_votes, refused
 from workspace import EVAL, Workspace
 
-from pipeline.workflow import lockfile, reproduce, shares, stage_run
+from pipeline.workflow import lockfile, reproduce, splitting, stage_run
 from pipeline.workflow.plan import Node
 from rrcm.certification.votes import records
 from rrcm.core.errors import VotesError
@@ -37,7 +37,7 @@ def test_only_samplings_that_may_run_have_shares_and_wait_for_them():
         node("sample@b", "export@b"),
         node("certify@b", "sample@b"),
     ]
-    found = {one.name: one for one in shares.expanded(plan, count=2)}
+    found = {one.name: one for one in splitting.expanded(plan, count=2)}
 
     assert [*found] == [
         *("export@a", "export@b", "sample@a", "sample@b:1of2", "sample@b:2of2"),
@@ -45,9 +45,9 @@ def test_only_samplings_that_may_run_have_shares_and_wait_for_them():
     ]
     assert found["sample@b:1of2"].upstream == ("export@b",)
     assert found["sample@b"].upstream == ("export@b", "sample@b:1of2", "sample@b:2of2")
-    assert shares.split("sample@b:1of2") == ("sample@b", "1/2")
-    assert shares.split("sample@b") == ("sample@b", "")
-    assert shares.expanded(plan, count=1) == plan
+    assert splitting.split("sample@b:1of2") == ("sample@b", "1/2")
+    assert splitting.split("sample@b") == ("sample@b", "")
+    assert splitting.expanded(plan, count=1) == plan
 
 
 @pytest.fixture
@@ -56,43 +56,43 @@ def drawn(tmp_path: Path, monkeypatch) -> list[records.Row]:
     monkeypatch.chdir(tmp_path)
     whole, rows = random_votes(0, images=10)
     for i in (1, 2):
-        folder = shares.SCRATCH / f"{STAGE}:{i}of4" / DIGEST[:16]
+        folder = splitting.SCRATCH / f"{STAGE}:{i}of4" / DIGEST[:16]
         folder.mkdir(parents=True)
         part = dataclasses.replace(whole, shard=f"{i}/4")
-        records.write(folder / shares.VOTES, part, rows[i - 1 :: 4])
-    (folder / shares.VOTES).rename(folder / shares.JOURNAL)  # the second was lost on its way
+        records.write(folder / splitting.VOTES, part, rows[i - 1 :: 4])
+    (folder / splitting.VOTES).rename(folder / splitting.JOURNAL)  # the second was lost on its way
     return rows
 
 
 def journal() -> tuple[records.Header, list[records.Row], bool]:
-    return records.scan(shares.SCRATCH / STAGE / DIGEST[:16] / shares.JOURNAL)
+    return records.scan(splitting.SCRATCH / STAGE / DIGEST[:16] / splitting.JOURNAL)
 
 
 def test_what_shares_have_drawn_is_what_the_stage_resumes_from(drawn: list[records.Row]):
-    shares.merge(STAGE, DIGEST)
-    shares.merge(STAGE, DIGEST)  # as after a kill
+    splitting.merge(STAGE, DIGEST)
+    splitting.merge(STAGE, DIGEST)  # as after a kill
     found, rows, torn = journal()
 
     assert (found.shard, torn) == ("1/1", False)
     assert sorted(row.idx for row in rows) == sorted(row.idx for row in drawn[::4] + drawn[1::4])
     assert {row.idx: row for row in rows}.items() <= {row.idx: row for row in drawn}.items()
-    assert shares.drawn(STAGE)
-    shares.clear(STAGE)
-    assert not shares.drawn(STAGE)
+    assert splitting.drawn(STAGE)
+    splitting.clear(STAGE)
+    assert not splitting.drawn(STAGE)
 
 
 def test_shares_of_other_inputs_are_left_out_and_those_of_other_functions_refused(
     drawn: list[records.Row],
 ):
-    shares.merge(STAGE, DIGEST[::-1])
-    assert not (shares.SCRATCH / STAGE).exists()
-    folder = shares.SCRATCH / f"{STAGE}:3of4" / DIGEST[:16]
+    splitting.merge(STAGE, DIGEST[::-1])
+    assert not (splitting.SCRATCH / STAGE).exists()
+    folder = splitting.SCRATCH / f"{STAGE}:3of4" / DIGEST[:16]
     folder.mkdir(parents=True)
     other = dataclasses.replace(header(), provider="another", images=10, shard="3/4")
-    records.write(folder / shares.VOTES, other, [])
+    records.write(folder / splitting.VOTES, other, [])
 
     with refused(VotesError, "another classifier or setting"):
-        shares.merge(STAGE, DIGEST)
+        splitting.merge(STAGE, DIGEST)
 
 
 def test_votes_in_shares_are_those_of_one_process(

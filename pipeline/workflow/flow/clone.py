@@ -13,8 +13,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from pipeline.workflow import dvc_says, git, processes
-from pipeline.workflow import pull as pulling
+from pipeline.workflow import dvc_says, git, processes, remote
 from pipeline.workflow.lockfile import RESULTS
 from pipeline.workflow.stage_run import LOCKS
 from rrcm.core.errors import StageError
@@ -125,7 +124,7 @@ def pull(paths: Sequence[str], *, stop: Event, say: Say) -> None:
     """
     if not paths:
         return
-    command = [sys.executable, "-m", pulling.__name__, *paths]
+    command = [sys.executable, "-m", remote.__name__, *paths]
     code, lines = processes.run(command, stop=stop, say=say)
     if stop.is_set():
         raise StageError("stopped during a pull")

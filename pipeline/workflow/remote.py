@@ -1,6 +1,6 @@
 """Pulls outputs from a DVC remote; a failure becomes an error of one line with the way out.
 
-``python -m pipeline.workflow.pull PATH…`` does it in a process that can be stopped.
+``python -m pipeline.workflow.remote PATH…`` does it in a process that can be stopped.
 """
 
 import logging

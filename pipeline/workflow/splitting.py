@@ -1,4 +1,4 @@
-"""Shares of a sampling: ``python -m pipeline.workflow.shares sample@NAME 3/8`` draws one.
+"""Shares of a sampling: ``python -m pipeline.workflow.splitting sample@NAME 3/8`` draws one.
 
 Share i/k of an evaluation has the images i, i + k, i + 2k, …, as with ``rrcm certify --shard``. It
 is drawn into a scratch folder of its own, which may come from another host (`moving`). The stage

@@ -11,7 +11,7 @@ from clones import Clones, git
 from workspace import ROOT, Workspace
 
 from pipeline.workflow import lockfile
-from pipeline.workflow.flow import checkout
+from pipeline.workflow.flow import clone as a_clone
 from rrcm.core.errors import StageError
 from rrcm.core.schema import read_yaml
 
@@ -48,26 +48,26 @@ def head(of: Workspace) -> str:
 
 
 def test_a_commit_is_pushed_or_refused(clone: Workspace):
-    assert checkout.pushed() == head(clone)
+    assert a_clone.pushed() == head(clone)
     (clone.path / "toy.py").write_text("edited")
     with pytest.raises(StageError, match=r"^toy.py: edited; workers run a commit"):
-        checkout.pushed()
+        a_clone.pushed()
     clone.commit("not pushed")
     with pytest.raises(StageError, match="on no branch of origin"):
-        checkout.pushed()
+        a_clone.pushed()
 
 
 def test_results_are_no_edits_and_edits_are_never_lost(clone: Workspace):
     before, now = git("rev-parse", "HEAD~1"), Event()
     (clone.path / "dvc.lock").write_text("of another run")
 
-    with checkout.at(before, stop=now, say=quiet):
+    with a_clone.at(before, stop=now, say=quiet):
         assert head(clone) == before
         assert git("-C", str(clone.path), "diff", "--name-only", "HEAD") == ""
     (clone.path / "toy.py").write_text("edited")
     with (
         pytest.raises(StageError, match=r"toy.py: edited, so it is at no commit"),
-        checkout.at(before, stop=now, say=quiet),
+        a_clone.at(before, stop=now, say=quiet),
     ):
         pass
 
@@ -80,7 +80,7 @@ def test_outputs_in_git_are_where_a_worker_looks_for_them():
         body = stage.get("do", stage)
         for output in [one for kind in ("outs", "metrics", "plots") for one in body.get(kind, ())]:
             for path, said in output.items() if isinstance(output, dict) else ():
-                assert said.get("cache", True) or path in checkout.RESULTS
+                assert said.get("cache", True) or path in a_clone.RESULTS
 
 
 def test_a_checkout_is_not_moved_under_a_stage(clone: Workspace):
@@ -92,10 +92,10 @@ def test_a_checkout_is_not_moved_under_a_stage(clone: Workspace):
             said.append(line)
             waits.set()
 
-        with checkout.at(old, stop=stop, say=say):
+        with a_clone.at(old, stop=stop, say=say):
             ended.set()
 
-    with checkout.at(new, stop=stop, say=quiet), checkout.at("", stop=stop, say=quiet):
+    with a_clone.at(new, stop=stop, say=quiet), a_clone.at("", stop=stop, say=quiet):
         mover = threading.Thread(target=move)
         mover.start()
         assert waits.wait(20)
@@ -108,7 +108,7 @@ def test_a_checkout_is_not_moved_under_a_stage(clone: Workspace):
 
 
 def test_only_what_a_stage_reads_is_fetched_or_said_to_be_nowhere(clone: Workspace):
-    checkout.pull(["made/left", "made/right"], stop=Event(), say=quiet)
+    a_clone.pull(["made/left", "made/right"], stop=Event(), say=quiet)
     assert {file.name for file in (clone.path / "made").iterdir()} == {"left", "right"}
 
     text = (clone.path / "dvc.lock").read_text()
@@ -118,7 +118,7 @@ def test_only_what_a_stage_reads_is_fetched_or_said_to_be_nowhere(clone: Workspa
     with pytest.raises(
         StageError, match=r"^made/left: missing [^\n]* in the default remote; `dvc push`[^\n]*$"
     ):
-        checkout.pull(["made/left"], stop=Event(), say=quiet)
+        a_clone.pull(["made/left"], stop=Event(), say=quiet)
 
 
 def test_a_remote_that_goes_away_is_waited_for(
@@ -129,7 +129,7 @@ def test_a_remote_that_goes_away_is_waited_for(
     clone.run("dvc", "remote", "modify", "--local", "shared", "url", str(remote))
     clone.run("dvc", "repro", "--single-item", "big")
     remote.write_text("no folder")
-    monkeypatch.setattr(checkout, "PAUSES", (0.1,))
+    monkeypatch.setattr(a_clone, "PAUSES", (0.1,))
     said = []
 
     def back(line: str) -> None:
@@ -137,7 +137,7 @@ def test_a_remote_that_goes_away_is_waited_for(
         if "trying again" in line:
             remote.unlink(missing_ok=True)
 
-    checkout.push("big", stop=Event(), say=back)
+    a_clone.push("big", stop=Event(), say=back)
     pushed = {file.name for file in remote.glob("files/md5/*/*")}
 
     assert any("trying again in 0.1 s" in line for line in said)
@@ -145,4 +145,4 @@ def test_a_remote_that_goes_away_is_waited_for(
     shutil.rmtree(remote)
     shutil.rmtree(clone.path / ".dvc/cache/files")  # DVC only warns of it, and ends well
     with pytest.raises(StageError, match=r"^`dvc push big`: Some of the cache files do not exist"):
-        checkout.push("big", stop=Event(), say=quiet)
+        a_clone.push("big", stop=Event(), say=quiet)
