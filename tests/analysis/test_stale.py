@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from workspace import EVAL, RUN, Workspace
 
 from pipeline.cli.main import checkout as project
-from pipeline.project import results
+from pipeline.project import results, stale
 from pipeline.project.stale import Present
 from rrcm.analysis.presentation import markup
 from rrcm.certification.smoothed import Smoothed
@@ -170,10 +170,10 @@ def test_a_file_that_says_nothing_of_itself_is_refused(here: Workspace):
 
 
 def test_a_file_from_before_a_key_existed_is_described(here: Workspace, monkeypatch):
-    about = Present()._about(RUN, "onnx")
+    about = stale._about(RUN, "onnx")
     params = about["params"] | {"recipes.finetune": dict(about["params"]["recipes.finetune"])}
     del params["recipes.finetune"]["labels"]
-    monkeypatch.setattr(Present, "_about", lambda *_: about | {"params": params})
+    monkeypatch.setattr(stale, "_about", lambda *_: about | {"params": params})
 
     found = Present().asked(RUN, backend="onnx")
 
