@@ -9,7 +9,10 @@ export PYTHONUNBUFFERED := 1
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 JOBS ?= 2
 
-.PHONY: demo test test-all check docs bench gpu env lock audit data clean release
+.PHONY: help demo test test-all check docs bench gpu env lock audit data clean release
+
+help:                     ## what can be made
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
 
 demo: env data            ## train, export, certify and report on the digits
 	$(BIN)/rrcm repro --jobs $(JOBS)
