@@ -32,19 +32,13 @@ def load() -> Params:
     Raises:
         ConfigError: It is not valid; names the dotted place, the value, and the way out.
     """
-    return examined()[0]
-
-
-def examined() -> tuple[Params, list[str]]:
-    """Like `load`; also return the components not checked because a package is missing."""
     digest = _digest()  # before reading the file: an edit made meanwhile is checked next time
-    whole, missing = params.load(), []
+    whole = params.load()
     if not (VALID.is_file() and VALID.read_bytes() == digest.encode()):
-        missing = check(whole)
-        if not missing:
-            with suppress(OSError):  # a read-only checkout
-                write_text(VALID, digest)
-    return whole, missing
+        check(whole)
+        with suppress(OSError):  # a read-only checkout
+            write_text(VALID, digest)
+    return whole
 
 
 def _digest() -> str:
@@ -57,105 +51,75 @@ def _digest() -> str:
     return found.hexdigest()
 
 
-def check(whole: Params) -> list[str]:
+def check(whole: Params) -> None:
     """Refuse every value that a component would refuse when its stage starts.
 
     Networks are not built, and no data are read. Imports the components that ``whole`` names,
     PyTorch with them.
 
-    Returns:
-        Components that were not checked, because a package that they import is missing.
-
     Raises:
         ConfigError: Names the dotted place, the value, and the alternatives.
     """
-    found = _Components()
     with reading(PARAMS):
-        _encoders(whole, found)
-        _classifiers(whole, found)
-        _denoisers(whole, found)
+        _encoders(whole)
+        _classifiers(whole)
+        _denoisers(whole)
         for name, cfg in whole.purified.items():
-            found.constants("purifiers", cfg.purifier, cfg.purify, where=f"purified.{name}.purify")
+            _constants("purifiers", cfg.purifier, cfg.purify, where=f"purified.{name}.purify")
         for rule, constants in whole.stopping.items():
-            found.constants("stopping", rule, constants, where=f"stopping.{rule}")
-        _served(whole, found)
-    return sorted(found.missing)
+            _constants("stopping", rule, constants, where=f"stopping.{rule}")
+        _served(whole)
 
 
-class _Components:
-    """Components by name, and those that could not be imported."""
-
-    def __init__(self) -> None:
-        self.missing: set[str] = set()
-
-    def load(self, kind: str, name: str) -> ModuleType | None:
-        """Return the component, or None if a package that it imports is not installed."""
-        try:
-            return registry.load(kind, name)
-        except ModuleNotFoundError as error:
-            self._lacks(f"rrcm/{registry.FOLDERS[kind]}/{name}.py", error)
-            return None
-
-    def constants(self, kind: str, name: str, node: Any, *, where: str) -> ModuleType | None:
-        """Like `load`; refuse ``node``, found at ``where``, if it is no ``Config`` of it."""
-        module = self.load(kind, name)
-        if module is not None:
-            parse(node, module.Config, where=where)
-        return module
-
-    def augmentations(self, declared: list[Any], *, where: str) -> None:
-        """Refuse augmentations that do not exist."""
-        try:
-            from rrcm.training.engine.inputs import augment  # with PyTorch and timm
-        except ModuleNotFoundError as error:
-            self._lacks("rrcm/training/engine/inputs/augment.py", error)
-        else:
-            augment.build(declared, where=where)
-
-    def _lacks(self, file: str, error: ModuleNotFoundError) -> None:
-        if (error.name or "rrcm").partition(".")[0] == "rrcm":
-            raise error
-        self.missing.add(f"{file} needs {error.name}, which is not installed")
+def _constants(kind: str, name: str, node: Any, *, where: str) -> ModuleType:
+    """Return a component; refuse ``node``, found at ``where``, if it is no ``Config`` of it."""
+    module = registry.load(kind, name)
+    parse(node, module.Config, where=where)
+    return module
 
 
-def _encoders(whole: Params, found: _Components) -> None:
+def _augmentations(declared: list[Any], *, where: str) -> None:
+    from rrcm.training.engine.inputs import augment  # with PyTorch and timm
+
+    augment.build(declared, where=where)
+
+
+def _encoders(whole: Params) -> None:
     for name, cfg in whole.pretrain.items():
         where, shape = f"pretrain.{name}", whole.models[cfg.model]
-        found.constants("networks", cfg.architecture, shape, where=f"models.{cfg.model}")
-        objective = found.constants("objectives", cfg.objective, cfg.loss, where=f"{where}.loss")
-        if objective is not None:
-            require(
-                cfg.augment.keys() == {*objective.VIEWS},
-                f"{where}.augment: {cfg.objective} asks for the views "
-                f"{', '.join(objective.VIEWS)}; got {listed(cfg.augment) or 'none'}",
-            )
+        _constants("networks", cfg.architecture, shape, where=f"models.{cfg.model}")
+        objective = _constants("objectives", cfg.objective, cfg.loss, where=f"{where}.loss")
+        require(
+            cfg.augment.keys() == {*objective.VIEWS},
+            f"{where}.augment: {cfg.objective} asks for the views "
+            f"{', '.join(objective.VIEWS)}; got {listed(cfg.augment) or 'none'}",
+        )
         for view, declared in cfg.augment.items():
-            found.augmentations(declared, where=f"{where}.augment.{view}")
+            _augmentations(declared, where=f"{where}.augment.{view}")
 
 
-def _classifiers(whole: Params, found: _Components) -> None:
+def _classifiers(whole: Params) -> None:
     for name, recipe in whole.recipes.items():
-        found.augmentations(recipe.augment, where=f"recipes.{name}.augment")
+        _augmentations(recipe.augment, where=f"recipes.{name}.augment")
     for name, run in whole.runs.items():
         where, shape = f"runs.{name}", whole.models[run.model]
-        found.constants("networks", run.architecture, shape, where=f"models.{run.model}")
-        method = found.constants("methods", run.method, run.loss, where=f"{where}.loss")
-        if method is not None:
-            require(
-                run.start != NONE or not method.PRETRAINED,
-                f"{where}.start: {run.method} starts from a pre-trained encoder, got {run.start}",
-            )
+        _constants("networks", run.architecture, shape, where=f"models.{run.model}")
+        method = _constants("methods", run.method, run.loss, where=f"{where}.loss")
+        require(
+            run.start != NONE or not method.PRETRAINED,
+            f"{where}.start: {run.method} starts from a pre-trained encoder, got {run.start}",
+        )
 
 
-def _denoisers(whole: Params, found: _Components) -> None:
+def _denoisers(whole: Params) -> None:
     for name, cfg in whole.denoisers.items():
         where, shape = f"denoisers.{name}", whole.models[cfg.model]
-        found.constants("denoiser_networks", cfg.network, shape, where=f"models.{cfg.model}")
-        found.constants("denoiser_objectives", cfg.objective, cfg.loss, where=f"{where}.loss")
-        found.augmentations(cfg.augment, where=f"{where}.augment")
+        _constants("denoiser_networks", cfg.network, shape, where=f"models.{cfg.model}")
+        _constants("denoiser_objectives", cfg.objective, cfg.loss, where=f"{where}.loss")
+        _augmentations(cfg.augment, where=f"{where}.augment")
 
 
-def _served(whole: Params, found: _Components) -> None:
+def _served(whole: Params) -> None:
     """Refuse a stopping rule that cannot serve a certificate, and draws that certify nothing."""
     from rrcm.certification.votes.counts import (  # NumPy with it; a valid file needs neither
         Claim,
@@ -163,10 +127,8 @@ def _served(whole: Params, found: _Components) -> None:
     )
 
     cfg = whole.sampling
-    module = found.load("stopping", cfg.stop)
-    certificate = found.load("certificates", cfg.certificate)
-    if module is None or certificate is None:
-        return
+    module = registry.load("stopping", cfg.stop)
+    certificate = registry.load("certificates", cfg.certificate)
     constants = parse(whole.stopping[cfg.stop], module.Config, where=f"stopping.{cfg.stop}")
     claim = Claim(certificate=certificate, sigma=1.0, alpha=cfg.alpha)
     try:
@@ -175,8 +137,7 @@ def _served(whole: Params, found: _Components) -> None:
         raise ConfigError(f"stopping.{cfg.stop}.{error}") from None
     for name in whole.certify.certificates:
         try:
-            asked = found.load("certificates", name)
-            if asked is not None:
-                require_enough(asked, rule, alpha=whole.certify.alpha)
+            asked = registry.load("certificates", name)
+            require_enough(asked, rule, alpha=whole.certify.alpha)
         except CertificateError as error:
             raise ConfigError(f"certify.certificates: {error}") from None

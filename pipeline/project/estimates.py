@@ -105,8 +105,7 @@ def plan(preset: str | None, *, only: Sequence[str], gpu: str | None) -> str:
 def _read(preset: str | None) -> tuple[str, Params, str]:
     if preset is None:
         return PARAMS.read_text(encoding="utf-8"), checked.load(), str(PARAMS)
-    text, described = presets.resolve(preset)
-    params = presets.parsed(text)
+    text, params, described = presets.resolve(preset)
     checked.check(params)
     return text, params, described
 

@@ -43,19 +43,19 @@ def use(name: str, *, base: str | None, force: bool) -> str:
         ConfigError: There is no such preset, it is not valid, or params.yaml is no copy of a
             preset, so that edits would be lost. Nothing is written then.
     """
-    text, described = resolve(name, base=base)
+    text, whole, described = resolve(name, base=base)
     complete = _complete()
     if sections.PARAMS.exists() and not force and _edited(sections.PARAMS, complete):
         raise ConfigError(
             f"{sections.PARAMS} has been edited: save it elsewhere, or overwrite it with --force"
         )
-    before = lockfile.switch(parsed(text).data.name)
+    before = lockfile.switch(whole.data.name)
     write_text(sections.PARAMS, text)
     return f"{described}; results of {before} are kept in {lockfile.ASIDE}" if before else described
 
 
-def resolve(name: str, *, base: str | None = None) -> tuple[str, str]:
-    """Return the text of a preset's params.yaml, which is valid, and the preset's description.
+def resolve(name: str, *, base: str | None = None) -> tuple[str, Params, str]:
+    """Return the text of a preset's params.yaml, its contents, and the preset's description.
 
     Raises:
         ConfigError: There is no such preset, or it is not valid.
@@ -67,15 +67,16 @@ def resolve(name: str, *, base: str | None = None) -> tuple[str, str]:
         raise ConfigError(f"{PRESETS}/ has no {name!r}, only {listed}.{suggest(name, known)}")
     if name in complete:
         require(base is None, f"--base: {name} is a complete preset; only an ablation has a base")
-        params.load(PRESETS / f"{name}.yaml")
-        return _read(name), f"presets/{name}.yaml"
+        path = PRESETS / f"{name}.yaml"
+        return _read(name), params.load(path), str(path)
     base = base or BASE
     text = composed(name, base)
     try:
-        checked.check(parsed(text))
+        whole = parsed(text)
+        checked.check(whole)
     except ConfigError as error:
         raise ConfigError(f"{_file(name)}: {base}: not valid when composed: {error}") from None
-    return text, f"presets/{base}.yaml as {_file(name)} varies it"
+    return text, whole, f"presets/{base}.yaml as {_file(name)} varies it"
 
 
 def _complete() -> list[str]:

@@ -176,13 +176,17 @@ def find_run(params: Params, *, model: str, method: str, sigma: float, eval_sigm
     """
     if match := _matching(params, model, method, sigma):
         return match
-    ways = []
-    if levels := _levels(params, model, method):
+    known = {run.sigma for run in params.classifiers().values()}
+    if levels := sorted(level for level in known if _matching(params, model, method, level)):
+        listed = ", ".join(f"{level:g}" for level in levels)
         near = min(levels, key=lambda level: abs(math.log(level / sigma)))
         smooth = "" if eval_sigma == near else f" --eval-sigma {eval_sigma:g}"
-        ways += [
-            f"`--sigma {near:g}{smooth}` smooths the one trained at {near:g} with {eval_sigma:g}"
+        ways = [
+            f"params.yaml has {model} {method} at sigma = {listed}, not at {sigma:g}",
+            f"`--sigma {near:g}{smooth}` smooths the one trained at {near:g} with {eval_sigma:g}",
         ]
+    else:
+        ways = [_lacking(params, model, method)]
     for name, preset in presets().items():
         if run := _matching(preset, model, method, sigma):
             ways.append(
@@ -190,7 +194,7 @@ def find_run(params: Params, *, model: str, method: str, sigma: float, eval_sigm
                 f"{preset.maker(run)}` then makes it, or `rrcm pull {run}` where a remote has it"
             )
             break
-    raise ConfigError("; ".join([_lacking(params, model, method, sigma), *ways]))
+    raise ConfigError("; ".join(ways))
 
 
 def _matching(params: Params, model: str, method: str, sigma: float) -> str | None:
@@ -204,17 +208,8 @@ def _matching(params: Params, model: str, method: str, sigma: float) -> str | No
     return None
 
 
-def _levels(params: Params, model: str, method: str) -> list[float]:
-    """Return the sigmas of the runs with this model and method."""
-    known = {run.sigma for run in params.classifiers().values()}
-    return sorted(sigma for sigma in known if _matching(params, model, method, sigma))
-
-
-def _lacking(params: Params, model: str, method: str, sigma: float) -> str:
-    """Return the message about a missing run, with the available values."""
-    if levels := _levels(params, model, method):
-        listed = ", ".join(f"{level:g}" for level in levels)
-        return f"params.yaml has {model} {method} at sigma = {listed}, not at {sigma:g}"
+def _lacking(params: Params, model: str, method: str) -> str:
+    """Return the message about a model or a method that no run has."""
     runs = params.classifiers().values()
     if methods := sorted({run.method for run in runs if run.model == model}):
         known = f"{model} {method}, only {model} with {', '.join(methods)}"

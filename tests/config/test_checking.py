@@ -29,11 +29,11 @@ PRESETS = tracked("presets/*.yaml")
 Place = tuple[str | int, ...]
 
 
-def whole(node: Any) -> list[str]:
+def whole(node: Any) -> None:
     """Everything that `rrcm check` asks of these parameters."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(params, "read_yaml", lambda path: node)  # infinities are not JSON
-        return checked.check(params.load())
+        checked.check(params.load())
 
 
 def put(node: Any, place: Place, value: Any) -> Any:
@@ -54,9 +54,9 @@ def dotted(place: Place) -> str:
 
 
 def test_every_preset_is_right_in_all_its_parts():
-    unchecked = {path.stem: checked.check(shipped(path.stem)) for path in PRESETS}
-
-    assert unchecked == {path.stem: [] for path in PRESETS}
+    assert PRESETS
+    for path in PRESETS:
+        checked.check(shipped(path.stem))
 
 
 # -- slips, each in a part that only one component reads ------------------------------------------
@@ -155,23 +155,6 @@ def test_values_in_errors_are_short():
     assert listed("abc") == "a, b, c"
     assert listed(["a" * 50] * 1000).count("a" * 50) == 2
     assert listed(["a" * 50] * 1000).endswith(", …")
-
-
-# -- where a package is missing -------------------------------------------------------------------
-
-
-def test_a_component_that_cannot_be_imported_stops_nothing_else(monkeypatch):
-    """A host without diffusers runs what does not need it, and hears of what was not checked."""
-    node = plain(ROOT / "presets/cifar10-diffusion.yaml")
-    monkeypatch.delitem(sys.modules, "rrcm.diffusion.networks.unet", raising=False)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "diffusers"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "diffusers", None)
-
-    (missing,) = whole(node)
-    assert missing.startswith("rrcm/diffusion/networks/unet.py needs diffusers")
-    with refused(ConfigError, "models.r110.channels"):
-        whole(put(node, ("models", "r110", "channels"), 0))
 
 
 # -- once for each version ------------------------------------------------------------------------
