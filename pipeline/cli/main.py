@@ -100,6 +100,18 @@ def status() -> None:
 
 
 @app.command(rich_help_panel=CHECKOUT)
+def resolve() -> None:
+    """Put dvc.lock together after a merge or rebase in git.
+
+    Each stage has its entry of either side, or of an earlier commit, whose inputs are those that
+    are here. Resolve params.yaml first. No result is removed.
+    """
+    from pipeline.workflow import resolve
+
+    say(resolve.resolve())
+
+
+@app.command(rich_help_panel=CHECKOUT)
 def accept(
     targets: Annotated[
         list[str] | None,

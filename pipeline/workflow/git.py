@@ -41,13 +41,18 @@ def unmerged() -> list[str]:
     return sorted({*filter(None, names.split("\0"))})
 
 
+def contents(name: str) -> bytes | None:
+    """The bytes of a file by a name such as ``HEAD:./dvc.lock``; None if git has none of it."""
+    command = ["git", "cat-file", "blob", name]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
+    return done.stdout if done.returncode == 0 else None
+
+
 def versions(path: str, most: int) -> Iterator[bytes]:
     """The contents of a file as it is here, and in up to ``most`` commits, newest first."""
     if Path(path).is_file():
         yield Path(path).read_bytes()
     log = attempt("log", "--format=%H", f"--max-count={most}", "--", path) or ""
     for commit in log.split():
-        command = ["git", "cat-file", "blob", f"{commit}:./{path}"]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
-        if done.returncode == 0:
-            yield done.stdout
+        if (content := contents(f"{commit}:./{path}")) is not None:
+            yield content

@@ -25,7 +25,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.workflow import git, processes
-from rrcm.core.errors import StageError, one_line
+from rrcm.core.errors import DataError, StageError, one_line
 from rrcm.core.files import write_text
 
 LOCKFILE = Path("dvc.lock")
@@ -33,10 +33,7 @@ RESULTS = ("dvc.lock", "metrics")  # what stages write of what git keeps
 ASIDE = Path("presets/locks")  # the results of data sets other than that of params.yaml
 GUARD = Path(".dvc/tmp/lock")  # DVC holds it, by flock, while it writes
 MARKERS = re.compile(r"^(<{7}|>{7}|={7}|\|{7})( |$)", flags=re.MULTILINE)  # of a conflict in git
-UNMERGED = (
-    f"{LOCKFILE}: git could not merge it; take either side, as by `git checkout --ours {LOCKFILE} "
-    "metrics code`, and `git add` it: DVC's run cache has what was made on the other"
-)
+UNMERGED = f"{LOCKFILE}: git could not merge it; `rrcm resolve` puts it together from both sides"
 
 
 def read() -> dict[str, Any]:
@@ -49,17 +46,26 @@ def read() -> dict[str, Any]:
         return {}
     text = LOCKFILE.read_text(encoding="utf-8", errors="replace")
     try:
-        if not text.endswith("\n"):
-            raise ValueError("its end is missing")
+        return parsed(text)
+    except DataError as error:
+        if MARKERS.search(text):
+            raise StageError(UNMERGED) from None
+        raise StageError(f"{error}; `rrcm resolve` puts it together from what git has") from None
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """The stages that the text of a dvc.lock has.
+
+    Raises:
+        DataError: It is not as DVC writes it.
+    """
+    if not text.endswith("\n"):
+        raise DataError(f"{LOCKFILE}: its end is missing")
+    try:
         contents = YAML(typ="safe").load(text)  # the quick one, as DVC; its floats are plain
         validate(contents, COMPILED_LOCKFILE_SCHEMA, path=str(LOCKFILE))
     except (YAMLError, ValueError, DvcException) as error:
-        if MARKERS.search(text):
-            raise StageError(UNMERGED) from None
-        raise StageError(
-            f"{LOCKFILE}: {one_line(error)}; `git restore {LOCKFILE}` has the last commit's, and "
-            "DVC's run cache what was made since"
-        ) from None
+        raise DataError(f"{LOCKFILE}: {one_line(error)}") from None
     stages: dict[str, Any] = contents.get("stages", {})
     return stages
 
@@ -129,6 +135,12 @@ def edited(stop: Event | None = None) -> Iterator[dict[str, Any]]:
     with _guarded(stop):
         stages = read()
         yield stages
+        _put(stages)
+
+
+def replace(stages: Mapping[str, Any]) -> None:
+    """Make these the stages of dvc.lock, whatever the file was, atomically. See `edited`."""
+    with _guarded():
         _put(stages)
 
 

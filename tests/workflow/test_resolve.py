@@ -1,4 +1,4 @@
-"""After a merge of git, either side of dvc.lock will do: DVC knows the results of both."""
+"""`rrcm resolve`: after a merge, each stage has a result that somebody made of what is here."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 from builders import refused
 from dvc.repo import Repo
 
-from pipeline.workflow import lockfile, reproduce
+from pipeline.workflow import lockfile, plan, resolve
 from rrcm.core.errors import StageError
 
 GRAPH = """
@@ -103,51 +103,123 @@ def here(branches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path / "here"
 
 
+def entries(branch: str) -> dict[str, Any]:
+    return lockfile.parsed(
+        subprocess.check_output(["git", "show", f"{branch}:dvc.lock"], text=True)
+    )
+
+
 def merged() -> None:
     git("merge", "more", fails=True)
 
 
+def rebased() -> None:
+    git("rebase", "more", fails=True)
+
+
+def picked() -> None:
+    git("cherry-pick", "more", fails=True)
+
+
+def stashed() -> None:
+    git("checkout", "--quiet", "more")
+    git("reset", "--quiet", "--soft", "main")
+    git("stash")
+    git("checkout", "--quiet", "fewer")
+    git("stash", "pop", fails=True)
+
+
 def left_to_us() -> None:
     """As .gitattributes of this project has it: our side lies there, without markers."""
-    binary = ("dvc.lock", "metrics/*", "code/**/*.json")
-    Path(".git/info/attributes").write_text("".join(f"{name} merge=binary\n" for name in binary))
+    Path(".git/info/attributes").write_text("dvc.lock merge=binary\nmetrics/* merge=binary\n")
     merged()
+    assert lockfile.read() == entries("fewer")
 
 
-def take(side: str) -> None:
-    results = ("dvc.lock", "metrics", "code")
-    git("checkout", side, "--", *results)
-    git("add", "--", *results)
+def half_resolved() -> None:
+    merged()
+    text = lock().read_text()
+    before, _, rest = text.partition("<<<<<<< ")
+    ours, _, rest = rest.partition("=======\n")
+    _, _, rest = rest.partition(">>>>>>> ")
+    lock().write_text(before + ours.partition("\n")[2] + rest.partition("\n")[2])
 
 
-@pytest.mark.parametrize("conflict", [merged, left_to_us], ids=lambda way: way.__name__)
-@pytest.mark.parametrize("side", ["--ours", "--theirs"])
-@pytest.mark.parametrize("values", [BOTH, MORE, FEWER, {}], ids=str)
-def test_after_a_merge_only_what_neither_side_has_runs_again(
-    here: Path, values: dict[str, Any], side: str, conflict: Callable[[], None]
+def cut() -> None:
+    merged()
+    text = lock().read_text()
+    lock().write_text(text[: text.rindex("=======") + 30])
+
+
+def committed() -> None:
+    merged()
+    edit(BOTH)
+    git("add", "--all")
+    git("commit", "--quiet", "--message", "with markers")
+
+
+def without_marker_lines() -> None:
+    committed()
+    lines = lock().read_text().splitlines(keepends=True)
+    lock().write_text("".join(line for line in lines if line[:7] not in MARKS))
+
+
+def lock() -> Path:
+    return lockfile.LOCKFILE
+
+
+WAYS = [merged, rebased, picked, stashed, left_to_us, half_resolved, cut, committed]
+
+
+@pytest.mark.parametrize("conflict", [*WAYS, without_marker_lines], ids=lambda way: way.__name__)
+def test_a_lock_that_git_did_not_merge_is_refused_until_it_is_resolved(
+    here: Path, conflict: Callable[[], None]
 ):
+    more, fewer = entries("more"), entries("fewer")
     conflict()
-    edit(values)
-    for read in (lockfile.require_whole, lambda: reproduce.reproduce([], say=print)):
-        with refused(StageError, "dvc.lock: git could not merge it; take either side"):
-            read()
-    take(side)
+    edit(BOTH)
+    broken = lock().read_bytes()
+    with refused(StageError, "`rrcm resolve`"):
+        lockfile.require_whole()
+    assert lock().read_bytes() == broken
+    said = resolve.resolve()
 
+    assert "no version has certify@a, report" in said
+    found = lockfile.read()
+    assert found["draw@a"] == more["draw@a"] and [*found] == [*more]
+    assert all(found[name] in (more[name], fewer[name]) for name in found)
     lockfile.require_whole()
-    assert ran() == (["certify a", "report"] if values == BOTH else [])
-    assert not any(mark in Path("metrics/a").read_text() for mark in MARKS)
+    if conflict not in (committed, without_marker_lines):  # there, the report makes them anew
+        assert MARKS[0] not in Path("metrics/a").read_text()
+
+
+@pytest.mark.parametrize(
+    ("values", "having"), [(BOTH, ""), (MORE, "more"), (FEWER, "fewer"), ({}, "main")]
+)
+def test_only_what_neither_side_has_runs_again(here: Path, values: dict[str, Any], having: str):
+    merged()
+    with refused(StageError, "`rrcm resolve`"), plan.opened():  # as all commands read the graph
+        pass
+    edit(values)
+    resolve.resolve()
+    git("commit", "--quiet", "--all", "--message", "merged")  # nothing is unmerged
+    if having:
+        assert lockfile.read() == entries(having)
+    assert ran() == ([] if having else ["certify a", "report"])
 
 
 def test_a_run_that_was_added_on_each_side_keeps_its_result(here: Path):
     git("checkout", "--quiet", "added")
     git("merge", "other", fails=True)
+    with refused(StageError, "params.yaml: has conflict markers; resolve them first"):
+        resolve.resolve()
     edit({"runs": {"a": 1, "b": 1, "c": 1}})
-    take("--ours")
+    resolve.resolve()
+    found = lockfile.read()
 
+    assert found == entries("added") | entries("other")
+    assert [name for name in found if name.startswith("draw")] == ["draw@a", "draw@b", "draw@c"]
     assert ran() == []
-    assert [name for name in lockfile.read() if name.startswith("draw")] == [
-        "draw@a", "draw@b", "draw@c",
-    ]  # fmt: skip
 
 
 def test_what_the_code_means_is_written_anew(here: Path):
@@ -157,9 +229,12 @@ def test_what_the_code_means_is_written_anew(here: Path):
         Path("source").write_text(Path("source").read_text().replace(old, new))
         assert ran()
         git("commit", "--quiet", "--all", "--message", f"{branch}, other code")
-    left_to_us()
+    Path(".git/info/attributes").write_text("dvc.lock merge=binary\ncode/**/*.json merge=binary\n")
+    git("merge", "more", fails=True)
     edit(BOTH)
-    take("--ours")
+    resolve.resolve()
 
-    assert ran() == ["draw a", "certify a", "report"]
     assert Path("code/stages/draw.json").read_text() == "one\n\n\n\ntwo\n"
+    git("commit", "--quiet", "--message", "merged")  # nothing is unmerged
+    assert ran() == ["draw a", "certify a", "report"]
+    git("diff", "--exit-code", "--", "code")
