@@ -128,7 +128,7 @@ def test_pictures_of_ones_own_are_counted_once_they_are_shards(finished: Workspa
     there, known = Planned(own).stage(f"train@{RUN}"), Planned(whole).stage(f"train@{RUN}")
     assert (there.what, there.operations) == (known.what, known.operations)
     monkeypatch.chdir(finished.path.parent)
-    with refused(ConfigError, "data.name: how many images folder has", "`dvc repro shard`"):
+    with refused(ConfigError, "data.name: how many images folder has", "`rrcm repro shard`"):
         Planned(own).stage(f"train@{RUN}")
 
 
