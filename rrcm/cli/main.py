@@ -127,7 +127,9 @@ def serve(
 def report(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Votes (.jsonl), certificates, or the field's tables; - is the input."),
+        typer.Argument(
+            help="Votes (.jsonl), certificates, or the field's tables; - is standard input."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -206,7 +208,9 @@ def derive(
 def audit(
     files: Annotated[
         list[Path],
-        typer.Argument(help="Votes (.jsonl), certificates, or the field's tables; - is the input."),
+        typer.Argument(
+            help="Votes (.jsonl), certificates, or the field's tables; - is standard input."
+        ),
     ],
     n: Annotated[int | None, typer.Option(help="Number of draws that is claimed.")] = None,
     alpha: Annotated[
@@ -218,7 +222,7 @@ def audit(
 ) -> None:
     """Infer how a table was made, and whether to trust it.
 
-    Exit code 1 if not.
+    Exit code 1 if a file cannot be trusted or read.
     """
     from rrcm.auditing import audit
     from rrcm.auditing.findings import Stated

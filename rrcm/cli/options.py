@@ -39,7 +39,7 @@ def _option(
 
 
 def _known(kind: str) -> str:
-    return " or ".join(registry.names(kind))
+    return ", ".join(registry.names(kind))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +61,7 @@ class Options:
     weights: Path | None = _option("Weights file for --timm.", "timm's pretrained weights")
 
     # Images, and their preprocessing for a classifier from elsewhere.
-    images: Path | None = _option("Folder of images to certify --onnx or --timm on.")
+    images: Path | None = _option("Folder of pictures, for a classifier other than --model.")
     labels: Path | None = _option("CSV file of file,label for --images.", "names of their folders")
     strict: bool = _option(
         "Fail if an image cannot be read, instead of leaving it out.",
@@ -117,7 +117,7 @@ class Options:
         "Radii to decide, such as 0,0.25,0.5.", "each half sigma in reach", key="report.radii"
     )
     tolerance: float | None = _option(
-        "Draw by the rule anytime, until a radius is this many sigmas below that of --n draws.",
+        "Stop by the rule anytime, when --n draws would add fewer sigmas than this to a radius.",
         "its own",
         key="stopping.anytime.tolerance",
     )
@@ -148,7 +148,7 @@ class Options:
         "Stop drawing after this time (90s, 10m, 2h); certificates stay valid.", "none"
     )
     shard: str = _option(
-        "Certify only share i of k of the images, as i/k; without it the shares are merged.",
+        "Draw only share i of k of the images, as i/k; without it the shares are merged.",
         "1/1",
         value="1/1",
     )

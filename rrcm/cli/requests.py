@@ -98,7 +98,13 @@ def _sampling(options: Options, settings: Settings, report: Report | None) -> Sa
     }
     if values.get("precision") == AUTO:
         del values["precision"]
-    sample, tolerance = dataclasses.replace(settings.sample, **values), options.tolerance
+    try:
+        sample, tolerance = dataclasses.replace(settings.sample, **values), options.tolerance
+    except ConfigError as error:
+        key, _, text = str(error).partition(": ")
+        raise ConfigError(
+            f"--{key.replace('_', '-')}: {text}" if key in values else error
+        ) from None
     rule = registry.load("stopping", sample.stop)
     if options.stop is None and tolerance is not None:
         sample = dataclasses.replace(sample, stop="anytime")

@@ -144,7 +144,7 @@ class Optimizer:
         )
         not_negative(self, "weight_decay")
         require(self.clip > 0, f"clip: must be positive, got {self.clip}")
-        require(0 <= self.warmup < 1, f"warmup: a share of the steps in [0, 1), {self.warmup}")
+        require(0 <= self.warmup < 1, f"warmup: a share of the steps in [0, 1), got {self.warmup}")
         require(self.horizon >= 1, f"horizon: must be at least 1, got {self.horizon}")
 
 
@@ -279,7 +279,9 @@ class Recipe:
         positive(self, "validation_draws", most=COPIES)
         not_negative(self, "epochs")
         require(0 < self.labels <= 1, f"labels: a share in (0, 1], got {self.labels}")
-        require(0 < self.layer_decay <= 1, f"layer_decay: must be in (0, 1], {self.layer_decay}")
+        require(
+            0 < self.layer_decay <= 1, f"layer_decay: must be in (0, 1], got {self.layer_decay}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

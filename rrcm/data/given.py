@@ -112,7 +112,9 @@ def _items(images: Any) -> Iterator[tuple[Any, Any]]:
         if isinstance(item, Mapping):
             keys = [key for key in IMAGES if key in item]
             if not keys:
-                raise DataError(f"images: an item has {', '.join(item)}, but no {IMAGES[1]}")
+                raise DataError(
+                    f"images: an item has {', '.join(item)}, but none of {', '.join(IMAGES)}"
+                )
             yield item[keys[0]], next((item[key] for key in LABELS if key in item), None)
         elif isinstance(item, tuple | list) and len(item) in (1, 2):  # 1: no labels
             yield item[0], item[1] if item[1:] else None

@@ -165,7 +165,7 @@ def _rows(path: Path) -> list[tuple[int, str, str]]:
     except ValueError:
         raise DataError(f"{path}: {formats.told(path, f'not {wanted}')}") from None
     rows = enumerate(zip(file, label, strict=True), start=2)
-    return [(line, name, what) for line, (name, what) in rows if name or what]
+    return [(line, name, what) for line, (name, what) in rows if what.strip()]
 
 
 def _spelled(name: str) -> list[str]:

@@ -148,7 +148,7 @@ def test_what_is_no_image_or_label_is_named():
         (np.zeros((3, 9, 3), np.uint8), "may be [C, H, W] or [H, W, C]"),
         (["nowhere.png"], "nowhere.png: for files, give smooth(…) the network's shape=(C, H, W)"),
         ("/", "/: a folder; give its files"),
-        ([{"picture": 1}], "an item has picture, but no image"),
+        ([{"picture": 1}], "an item has picture, but none of pixel_values, image, img"),
         ([object()], "image 0: object is no image"),
         (7, "int is nothing that holds images"),
         ([(IMAGES[0], "cat")], "the labels 'cat'; a class is an integer"),

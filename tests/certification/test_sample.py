@@ -306,9 +306,8 @@ def test_a_shard_is_i_of_k_and_a_budget_needs_a_rule_that_may_stop():
     for shard in ("", "1", "0/2", "3/2", "1/", "a/b", "-1/2", "1/2/3"):
         with refused(ConfigError, "shard: expected i/k", repr(shard)):
             defined(shard=shard)
-    with refused(
-        ConfigError, "budget: ", "'none'", "use one of anytime, grid, proportional, spending"
-    ):
+    others = ", ".join(name for name in registry.names("stopping") if name != "none")
+    with refused(ConfigError, "budget: ", "'none'", f"use one of {others}"):
         defined(budget=1.0)
 
 

@@ -16,6 +16,7 @@ from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.config import defaults
+from rrcm.core import registry
 from rrcm.core.errors import BackendError, CertificateError, ConfigError, DataError
 from rrcm.data import given
 
@@ -85,14 +86,10 @@ def test_what_can_certify_nothing_is_refused_before_it_is_drawn():
     none = of(draws=dataclasses.replace(DRAWS, stop="none"))
     with refused(ConfigError, "rule 'none' certifies nothing before its end"):
         none.answer(SPLIT.images[0], budget=1.0)
-    with refused(
-        ConfigError,
-        "stop: one of the rules anytime, grid, none, proportional, spending, got 'nome'",
-    ):
+    rules = ", ".join(registry.names("stopping"))
+    with refused(ConfigError, f"stop: one of the rules {rules}, got 'nome'"):
         of().certify(SPLIT.images, stop="nome")
-    with refused(
-        ConfigError, "radii: the rules grid, proportional, spending decide them, not 'anytime'"
-    ):
+    with refused(ConfigError, "radii: the rules ", " decide them, not 'anytime'"):
         of().certify(SPLIT.images, stop="anytime", radii=[0.1])
 
 

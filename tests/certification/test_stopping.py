@@ -19,6 +19,7 @@ from rrcm.certification.stopping import anytime, grid, none, proportional, spend
 from rrcm.certification.votes import bounds, counts, sequential
 from rrcm.certification.votes.counts import Claim
 from rrcm.core.errors import ConfigError
+from rrcm.core.registry import names
 from rrcm.core.schema import parse
 
 N, ALPHA, SIGMA = 1000, 0.05, 0.5
@@ -36,6 +37,10 @@ def make(module, n=N, alpha=ALPHA, sigma=SIGMA, certificate=cohen, **changes):
     cfg = parse(CONSTANTS[module] | changes, module.Config, where="stopping")
     claim = Claim(certificate=certificate, sigma=sigma, alpha=alpha)
     return module.Rule(cfg, n=n, claim=claim)
+
+
+def test_every_rule_is_tested_here():
+    assert {module.__name__.rpartition(".")[2] for module in CONSTANTS} == {*names("stopping")}
 
 
 every_rule = pytest.mark.parametrize("module", CONSTANTS, ids=lambda m: m.__name__.split(".")[-1])

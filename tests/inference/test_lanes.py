@@ -15,7 +15,7 @@ from scipy.special import ndtr
 from torch import nn
 
 from rrcm.core.errors import BackendError
-from rrcm.inference.backends.lanes import Backend
+from rrcm.inference.backends.lanes import NETWORKS, Backend
 from rrcm.inference.lanes import kernels, lenet, resnet9, squares, vit, winograd
 from rrcm.inference.lanes.kernels import dense
 from rrcm.inference.lanes.program import Machine, Program, here
@@ -40,6 +40,10 @@ SHAPES = {  # of networks, and their images [C, H, W]
     "vit": (1, 8, 8),
     "vit in colour, 3 heads, no norm": (3, 12, 12),
 }
+
+
+def test_every_network_with_kernels_is_tested_here():
+    assert {re.match(r"\w+", name)[0] for name in SHAPES} == {*NETWORKS}
 
 
 def numbers(*shape, seed=0, scale=1.0):
@@ -311,9 +315,8 @@ def test_what_it_does_not_run_is_refused(tmp_path):
     config = tmp_path / "models/a-run/config.json"
     good = config.read_text()
     config.write_text(good.replace('"architecture": "vit"', '"architecture": "resnet"'))
-    with refused(
-        BackendError, "models/a-run", "single networks of lenet, resnet9, vit; torch and onnx"
-    ):
+    single = f"single networks of {', '.join(NETWORKS)}; torch and onnx"
+    with refused(BackendError, "models/a-run", single):
         Backend(tmp_path, "a-run", precision="fp32", **asked)
     with refused(
         BackendError, "ResNet-9 on images whose sides are a multiple of 32 pixels, not 28"

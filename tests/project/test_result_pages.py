@@ -23,7 +23,6 @@ NO_TABLE = (
     "Differences of rRCM in points, with 95 % intervals",
     "Bold means p below 0.05",
     "Lead of rRCM in points over the mean",
-    "are known to some ± 4 points",  # the intervals of `rrcm compare`
     "images are those of `rrcm certify --model`",  # each names the command that shows it
     "images are equal to the last digit",
     "p is below 0.05 at these radii",

@@ -58,7 +58,11 @@ def require_none(backend: Backend) -> float:
 
 
 class AloneCheck:
-    """Asks a classifier for rows of drawn batches by themselves, in `ASKING` of the time."""
+    """Asks a classifier for rows of drawn batches by themselves, in `ASKING` of the time.
+
+    What a batch changes for a share q of its rows escapes m such questions with probability
+    (1 - q)^m, about.
+    """
 
     def __init__(self, backend: Backend) -> None:
         """Begin the time."""
@@ -66,24 +70,22 @@ class AloneCheck:
         self.asked, self.seconds = 0, 0.0
 
     def __call__(self, x: Tensor, z: Tensor | None, scores: Tensor) -> None:
-        """Look at a batch ``x`` whose ``scores`` are known, if there is time; from any thread.
+        """Ask for rows of a batch ``x`` whose ``scores`` are known, while there is time.
 
         Raises:
             NoFunctionError: A row has other scores among copies of itself.
         """
-        start = time.perf_counter()
-        if self.seconds > ASKING * (start - self.began):
-            return
-        row, self.asked = self.asked % len(x), self.asked + 1
-        rows = torch.full((self.backend.fixed or 1,), row)
-        own = self.backend.scores(x[rows], None if z is None else z[rows])[:1]
-        if not same(scores[row : row + 1].cpu().double(), own.cpu().double(), ALONE):
-            raise NoFunctionError(
-                "a noisy picture's scores depend on the other pictures of its batch, and no votes "
-                "are kept: each must be classified by itself; a step such as `if x.max() > 1` "
-                "looks at all of them"
-            )
-        self.seconds += time.perf_counter() - start
+        while (start := time.perf_counter()) >= self.began + self.seconds / ASKING:
+            row, self.asked = self.asked % len(x), self.asked + 1
+            rows = torch.full((self.backend.fixed or 1,), row)
+            own = self.backend.scores(x[rows], None if z is None else z[rows])[:1]
+            if not same(scores[row : row + 1].cpu().double(), own.cpu().double(), ALONE):
+                raise NoFunctionError(
+                    "a noisy picture's scores depend on the other pictures of its batch, and no "
+                    "votes are kept: each must be classified by itself; a step such as `if x.max() "
+                    "> 1` looks at all of them"
+                )
+            self.seconds += time.perf_counter() - start
 
 
 def scores(backend: Backend, x: Tensor, z: Tensor | None) -> Tensor:

@@ -57,7 +57,7 @@ def certify(request: Request, project: Project) -> str:
         f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
         f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {header.alpha}; stopping "
         f"rule {header.stop}: {_effort(header, rows, table)}"
-        + ", by the graph; none now"
+        + ", all drawn before by the workflow"
         * (path in opened.votes),
         *reach.beyond(header, report.radii),
         f"the function: {header.backend} {header.precision} on {header.provider}",
