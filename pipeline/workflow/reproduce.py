@@ -55,9 +55,6 @@ def reproduce(arguments: Sequence[str], *, say: Say) -> int:
                 if stop.wait(POLL):
                     process.terminate()
                     process.wait()
-    if process.returncode and not stop.is_set():  # DVC does not say which command makes raw data
-        for lack in sorted({node.lacks for node in plan.load()} - {""}):
-            say(lack)
     return INTERRUPTED if stop.is_set() else process.returncode
 
 

@@ -283,9 +283,6 @@ def test_data_that_are_not_here_are_named_with_their_command_and_not_tried_again
     (first, *_) = results
     assert (first.outcome, first.tries) == (Outcome.FAILED, 0)
     assert said[0] == first.note == "part@a: raw is not here; `rrcm data NAME` makes it"
-    said.clear()
-    assert reproduce.reproduce([], say=said.append) == 255  # of plain DVC
-    assert said == ["raw is not here; `rrcm data NAME` makes it"]
 
 
 def test_a_full_disk_of_dvcs_database_is_an_error_of_one_line(here: Path):
