@@ -127,6 +127,13 @@ def function(backend: Backend, x: Tensor, clean: Tensor) -> None:
                 f"a picture's scores among {rows} differ from those among {len(x)}, and nothing "
                 "can be certified: each picture must be classified by itself"
             )
+    if backend.combines and len(x) > 1:
+        raise BackendError(
+            f"{backend.combines} makes one number of all pictures of a batch, so that others of "
+            "the batch may decide, however rarely, how a picture is classified, and nothing can be "
+            "certified: look at each by itself, or have it asked for one at a time, by batch=1 or "
+            "--batch-size 1"
+        )
 
 
 def _require_defined(plain: Tensor, noisy: Tensor) -> None:

@@ -34,6 +34,7 @@ def smooth(
     upright: bool = True,
     weights: str | PathLike[str] | None = None,
     output: str | None = None,
+    batch: int | None = None,
     count_nan: bool = False,
 ) -> Smoothed | SmoothedNetwork:
     """Smooth a classifier with Gaussian noise of standard deviation ``sigma``, to `certify` images.
@@ -54,6 +55,8 @@ def smooth(
         upright: Whether pictures are turned by their EXIF data, which timm and torchvision do not.
         weights: A file of weights for a timm network; by default timm's own, which it downloads.
         output: The name of the scores in an ONNX file that has several outputs.
+        batch: A batch size for a network or an ONNX file that no other suits: 1, where a picture's
+            scores depend on the rest of a batch.
         count_nan: Noise whose scores are NaN, or infinite, votes for no class, a last one that is
             never certified; by default it is an error.
 
@@ -81,6 +84,7 @@ def smooth(
             classes=names,
             mean=mean or (0.0,),
             std=std or (1.0,),
+            batch=batch,
             count_nan=count_nan,
         )
         if shape is None:
@@ -111,6 +115,7 @@ def smooth(
         upright=upright,
         weights=weights,
         output=output,
+        batch=batch,
         count_nan=count_nan,
     )
     for line in opened.backend.notes:

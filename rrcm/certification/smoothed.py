@@ -380,6 +380,7 @@ class SmoothedNetwork(Certifier):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     draws: Sampling = DRAWS
+    batch: int | None = None
     count_nan: bool = False
 
     def __post_init__(self) -> None:
@@ -396,6 +397,7 @@ class SmoothedNetwork(Certifier):
                 mean=self.mean,
                 std=self.std,
                 classes=len(self.classes),
+                batch=self.batch,
                 count_nan=self.count_nan,
             )
             return checked(backend, "module", classes=self.classes, fit=fit, draws=self.draws)

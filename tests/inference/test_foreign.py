@@ -280,6 +280,45 @@ def test_a_fixed_batch_is_the_only_one(tmp_path: Path, made, fixed):
         found.scores(X[:3])
 
 
+def whole(nodes, **constants) -> onnx.ModelProto:
+    return ends_in(nodes, ["n", 3], **constants)
+
+
+def branch(name: str) -> onnx.GraphProto:
+    out = helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3])
+    return helper.make_graph([node("Identity", "scores", out=name)], name, [], [out])
+
+
+BRANCHES = {"then_branch": branch("yes"), "else_branch": branch("no")}
+BRIGHT = node("ReduceMax", "x", out="most", keepdims=0)
+ROWS = node("Shape", "x", out="sides")
+MANY = node("ReduceMax", "sides", out="many", keepdims=0)
+
+
+@pytest.mark.parametrize(
+    ("made", "place"),
+    [
+        (whole([BRIGHT, node("Mul", "scores", "most")]), "ReduceMax"),
+        (
+            whole(
+                [ROWS, MANY, node("Cast", "many", out="any", to=9), node("If", "any", **BRANCHES)]
+            ),
+            "",
+        ),
+        (whole([node("Cast", "scores", out="any", to=9), node("If", "any", **BRANCHES)]), "If"),
+        (
+            whole(
+                [node("ReduceMax", "scores", out="each", axes=[1]), node("Sub", "scores", "each")]
+            ),
+            "",
+        ),
+    ],
+    ids=["a number", "a branch by the size", "a branch by the pictures", "a number of each"],
+)
+def test_what_a_file_makes_of_a_whole_batch_is_found(tmp_path: Path, made, place):
+    assert _onnx_file.combines(made, "x") == place
+
+
 def test_the_precision_is_the_lowest_of_its_tensors(tmp_path: Path):
     """Not that of a file of float32 inputs and outputs whose weights are bytes."""
     found = {kind: backend(tmp_path, model(kind=kind)).precision for kind in TYPES}

@@ -46,8 +46,8 @@ class Backend(backend.Backend):
 
     Scores are what it returns, or ``logits`` of that, an attribute or a key, as in Hugging Face's
     models; see `_scores.of_classes`. ``precision`` is the lowest of its parameters and buffers. An
-    exported program has a ``fixed`` batch, to which others are cut and filled up. ``crop_pct`` and
-    ``interpolation`` are common values.
+    exported program may have a ``fixed`` batch, to which others are cut and filled up.
+    ``crop_pct`` and ``interpolation`` are common values.
 
     Guarantee: calls on several threads do not meet. Each has a copy of the network, which shares
     its parameters; where copies give other scores (a hook keeps state outside the network), calls
@@ -66,16 +66,18 @@ class Backend(backend.Backend):
         std: tuple[float, ...] = (1.0,),
         name: str = "",
         classes: int | None = None,
+        batch: int | None = None,
         count_nan: bool = False,
     ) -> None:
         """Ask ``network`` for the scores of a grey picture of ``shape`` [C, H, W].
 
         ``sigma`` is the noise level to certify at; ``mean`` and ``std`` of pixels in [0, 1] are
         applied after the noise. ``classes`` is how many there are, where it returns class numbers
-        and no scores. ``count_nan`` adds `NO_CLASS`, for noise without scores. The attribute
-        ``weights`` is the SHA-256 of the name (by default that of the network's class), the shape,
-        the normalisation, all tensors, the operations of PyTorch with their constants, and of which
-        scores are higher than others for 16 fixed pictures.
+        and no scores. ``batch`` becomes the ``fixed`` batch. ``count_nan`` adds `NO_CLASS`, for
+        noise without scores. The attribute ``weights`` is the SHA-256 of the name (by default that
+        of the network's class), the shape, the normalisation, all tensors, the operations of
+        PyTorch with their constants, and of which scores are higher than others for 16 fixed
+        pictures.
 
         Raises:
             BackendError: A part of it is in training mode, quantised by PyTorch, on the device meta
@@ -117,6 +119,7 @@ class Backend(backend.Backend):
         self.provider = runtime.of_torch(self.device)
         self._lock = threading.Lock()
         self._idle: deque[nn.Module] | None = None  # copies that no call has; None: there are none
+        self._batches = (batch,) if batch else (_exported.batch(network), 0, 1)
         rows = self._first_call()  # what a network keeps from it is computed
         with _probes.Observed() as observed:
             outputs = self._probe(rows) - count_nan
@@ -127,6 +130,7 @@ class Backend(backend.Backend):
         scores = [self.scores(batch) for batch in batches]
         self._copy_if_same(batches[:2], scores[:2])
         order = _probes.order(torch.cat(scores)[: _probes.PICTURES])
+        self.combines = self._combines(batches[0])
         around = [name, shape, str(self.normalise), observed.operations, order]
         self.weights = checkpoint.digest(state, around)
 
@@ -187,7 +191,7 @@ class Backend(backend.Backend):
     def _runs(self, pixel: float = PIXELS[0]) -> int:
         """The rows of the first batch that runs; a program in it may tell what it takes."""
         failures = []
-        for fixed in dict.fromkeys((_exported.batch(self.network), 0, 1)):
+        for fixed in dict.fromkeys(self._batches):
             self.fixed, rows = fixed, fixed or _exported.FEWEST
             try:
                 self._probe(rows, pixel)
@@ -215,6 +219,15 @@ class Backend(backend.Backend):
                 f"{self.name} gives no scores of two classes or more: {rows} pictures gave {given}"
             )
         return scores.shape[1]
+
+    @torch.inference_mode()
+    def _combines(self, batch: Tensor) -> str:
+        if len(batch) == 1:
+            return ""
+        pictures = self.normalise(batch).to(self.dtype)
+        with self._exclusive() as network, _probes.Combined(pictures) as combined:
+            network(pictures)
+        return combined.place
 
     def _copy_if_same(self, batches: Sequence[Tensor], scores: Sequence[Tensor]) -> None:
         """Give calls copies of the network from now on, if copies that run at a time do not meet.

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,7 @@ PRECISIONS = {  # from the lowest, which is that of a network
 }
 SHAPED = ("Reshape", "Expand")  # operators whose second input is a shape
 FEW, MOST = 4, 1024  # batch sizes that are tried, and the largest of them
+SIZES, BRANCHES = ("Shape", "Size"), ("If", "Loop")
 SAME_VALUES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
@@ -118,6 +120,25 @@ def batches(model: onnx.ModelProto) -> list[int]:
     return [size for size, _ in counted.most_common(FEW)]
 
 
+def combines(model: onnx.ModelProto, pictures: str) -> str:
+    """The first node that makes a single number of the input ``pictures``, or branches by them.
+
+    It is empty if there is none: `_probes.Combined`, of a graph.
+    """
+    with suppress(*BROKEN):  # as of a file of 2 GiB
+        model = onnx.shape_inference.infer_shapes(model)
+    shapes = {one.name: one.type.tensor_type for one in model.graph.value_info}
+    made = {pictures}
+    for node in model.graph.node:
+        if node.op_type in SIZES or made.isdisjoint(_read_by(node)):
+            continue
+        made.update(node.output)
+        single = any(_is_single(shapes[name]) for name in node.output if name in shapes)
+        if single or (node.op_type in BRANCHES and not made.isdisjoint(node.input[:2])):
+            return node.name or node.op_type
+    return ""
+
+
 def boundary(model: onnx.ModelProto, output: str) -> float:
     """Where a single score parts two classes: at 1/2 if Sigmoid makes it, else at 0."""
     makers = {name: node for node in model.graph.node for name in node.output}
@@ -134,6 +155,16 @@ def _refuse_damage(model: onnx.ModelProto, content: bytes, path: Path) -> None:
         require_digest(model, path)
         if DATA in about:
             require_data(path.parent, about)
+
+
+def _read_by(node: onnx.NodeProto) -> set[str]:
+    """The tensors that a node reads, in its branches too."""
+    branches = [one.g for one in node.attribute if one.HasField("g")]
+    return {*node.input}.union(*(_read_by(one) for branch in branches for one in branch.node))
+
+
+def _is_single(kind: onnx.TypeProto.Tensor) -> bool:
+    return kind.HasField("shape") and all(side.dim_value == 1 for side in kind.shape.dim)
 
 
 def _without_links(tensors: list[TensorProto], path: Path) -> tuple[Path, list[Path]]:

@@ -6,9 +6,11 @@ import random
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -19,6 +21,7 @@ from torch.nn import functional as F
 from torch.nn.parameter import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from rrcm.noise import streams
 
@@ -175,3 +178,37 @@ class Observed(TorchDispatchMode):
         if isinstance(computed, Tensor) and not func.is_view:
             self.bytes = max(self.bytes, computed.nbytes)
         return computed
+
+
+class Combined(TorchDispatchMode):
+    """Finds the first single number that is computed of all ``pictures`` of a batch: its ``place``.
+
+    A step that looks at such a number, as `if mask.all()`, may do so rarely, and then show in no
+    answer. Of two pictures or more; the place is empty where there is none.
+    """
+
+    def __init__(self, pictures: Tensor) -> None:
+        """Begin with the pictures alone."""
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
+        self.place = ""
+        self._of_them = WeakTensorKeyDictionary({pictures: True})
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation, and follow what it makes of the pictures."""
+        computed = func(*args, **(kwargs or {}))
+        given = [one for one in tree_leaves([args, kwargs]) if isinstance(one, Tensor)]
+        if any(one in self._of_them for one in given):
+            for one in tree_leaves(computed):
+                if isinstance(one, Tensor):
+                    self._of_them[one] = True
+                    if one.numel() == 1 and not self.place:
+                        self.place = f"{_caller()}{func}"
+        return computed
+
+
+def _caller() -> str:
+    """The line of the network's own Python that runs an operation, if that can be told."""
+    inside = (str(Path(torch.__file__).parent), __file__, "<")
+    frames = ((Path(f.f_code.co_filename), line) for f, line in traceback.walk_stack(None))
+    path, line = next(one for one in frames if not str(one[0]).startswith(inside))
+    return "" if path.is_relative_to(Path(__file__).parent) else f"{path.name}:{line}: "

@@ -112,6 +112,7 @@ class Backend(Reopened, backend.Backend):
         self.normalise = Normalisation(mean or (0.0,), std, channels=self.shape[0], device=device)
         known = () if batch is None else (batch,)
         outputs = self._probe((*known, *_onnx_file.batches(file.model))) - count_nan
+        self.combines = "" if self.fixed == 1 else _onnx_file.combines(file.model, self.input)
         self.classes = [*map(str, range(outputs)), *[NO_CLASS] * count_nan]
         around = json.dumps([self.input, self.output, self.last, str(self.normalise)])
         around += json.dumps({"sigma": sigma}) if self.level else ""
