@@ -10,9 +10,9 @@ and the rest is *between* two radii.
 
 The limit: let ``p0`` be the probability that certifies a radius. Let a rule certify images of
 ``p0`` with probability at most alpha, and images of any larger p with at least the probability
-``w(p)`` that the last look of `spending` has by itself, less its beta. If it certifies images of p
-with probability a, then for every other p' (Wald, 1945; here as the data-processing inequality for
-the relative entropy of Bernoulli variables)
+``w(p)`` that the last look of the first rule has by itself, less its beta. If it certifies images
+of p with probability a, then for every other p' (Wald, 1945; here as the data-processing inequality
+for the relative entropy of Bernoulli variables)
 
 .. math:: E_p[N] \ge \mathrm{kl}(a, a') / \mathrm{kl}(p, p'),
 
@@ -39,7 +39,6 @@ from rrcm.certification.votes.counts import Claim
 from rrcm.certification.votes.sequential import Table as Constants
 from rrcm.certification.votes.sequential import efficacy_bound
 
-BETA = 0.01  # of `spending` in the presets
 KINDS = ("easy", "between", "near", "hopeless", "all")
 CHANCE = 0.01, 0.99  # between them, it is left to chance whether n draws certify a radius
 POWERS = np.linspace(0.02, 0.999, 50)  # of the p' above p0
@@ -54,20 +53,21 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("votes", type=Path, nargs="+")
     options.add_argument("--n", type=int, default=100_000)
-    options.add_argument("--beta", type=float, default=0.3, help="of proportional")
+    rules = {"nargs": "+", "default": ["spending:0.01", "spending:0.3", "proportional:0.3"]}
+    options.add_argument("--rules", **rules, help="and their beta; the limit is of the first")
     arguments = options.parse_args()
     print("| votes | rule | kind | images | limit | draws | of the limit | lost |")
     print("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |")
     for path in arguments.votes:
         sigma, p = shares(path)
         claim = Claim(certificate=cohen, sigma=sigma, alpha=futility.ALPHA)
-        tables = {
-            name: Table(
-                RULES[name](Constants(radii=futility.RADII, beta=beta), n=arguments.n, claim=claim)
-            )
-            for name, beta in (("spending", BETA), ("proportional", arguments.beta))
-        }
-        of_none, least = tables["spending"].of_none(p), tables["spending"].limit(p)
+        tables = {}
+        for rule in arguments.rules:
+            name, beta = rule.split(":")
+            constants = Constants(radii=futility.RADII, beta=float(beta))
+            tables[rule] = Table(RULES[name](constants, n=arguments.n, claim=claim))
+        first = next(iter(tables.values()))
+        of_none, least = first.of_none(p), first.limit(p)
         kinds = np.array([kind(chances) for chances in of_none])
         for name, table in tables.items():
             draws, certified = zip(*map(table.followed, p.tolist()), strict=True)

@@ -1,8 +1,8 @@
 """Composes an ablation: a params.yaml with variants of one run of a complete preset.
 
 A file of presets/ablations/ has an entry for each preset that it can vary. The changes of an entry
-are grouped by *part*: the ``run`` itself, or the ``model``, ``pretrain`` or ``recipe`` that the run
-names.
+are grouped by *part*: the ``run`` itself, the ``model``, ``pretrain`` or ``recipe`` that the run
+names, or the first ``probe`` of its pre-training, an entry of ``representations``.
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,15 @@ from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import require
 from rrcm.core.schema import cast, read_yaml
 
-SECTIONS = {"model": "models", "pretrain": "pretrain", "recipe": "recipes", "run": "runs"}
-NONE = ("denoisers", "ensembles", "members", "purified", "representations")
+SECTIONS = {
+    "model": "models",
+    "pretrain": "pretrain",
+    "recipe": "recipes",
+    "run": "runs",
+    "probe": "representations",
+}
+PRETRAINED = ("pretrain", "probe")  # parts of a run that starts from a pre-training
+NONE = ("denoisers", "ensembles", "members", "purified")
 
 Node = dict[str, Any]
 
@@ -42,8 +49,8 @@ def compose(preset: Node, ablation: Ablation, *, where: str) -> Node:
 
     A variant ``v`` of the run ``r`` is the run ``r-v``. Parts that it changes are copied, with the
     same suffix; parts that it does not change are shared with ``r``, and trained once. Of
-    ``models``, ``pretrain``, ``recipes`` and ``evals`` only the entries that these runs need are
-    kept, of `NONE` none, and all other sections of ``preset`` stay as they are.
+    ``models``, ``pretrain``, ``recipes``, ``representations`` and ``evals`` only the entries that
+    these runs need are kept, of `NONE` none, and all other sections of ``preset`` stay as they are.
 
     Args:
         preset: The contents of a complete preset.
@@ -56,7 +63,7 @@ def compose(preset: Node, ablation: Ablation, *, where: str) -> Node:
     """
     runs = preset["runs"]
     require(ablation.run in runs, f"{where}.run: {ablation.run!r} is none of {', '.join(runs)}")
-    names = _names(runs[ablation.run], ablation.run)
+    names = _names(preset, ablation.run)
     parts = {part: preset[SECTIONS[part]][name] for part, name in names.items()}
     for changes in (ablation.setting, *ablation.variants.values()):
         if unknown := [part for part in changes if part not in parts]:
@@ -98,23 +105,30 @@ def merged(old: Any, new: Any) -> Any:
     return old | {key: merged(old.get(key), value) for key, value in new.items()}
 
 
-def _names(run: Node, name: str) -> dict[str, str]:
+def _names(preset: Node, name: str) -> dict[str, str]:
     """Return the name of each part; ``pretrain`` only if the run starts from a pre-training."""
+    run = preset["runs"][name]
     names = {"model": run["model"], "recipe": run["recipe"], "run": name}
     folder, _, start = run["start"].partition("/")
-    return names | ({"pretrain": start} if folder == "pretrained" else {})
+    if folder != "pretrained":
+        return names
+    probes = preset["representations"].items()
+    probe = next((key for key, of in probes if of["encoder"] == run["start"]), None)
+    return names | {"pretrain": start} | ({"probe": probe} if probe else {})
 
 
 def _starting(names: dict[str, str], run: Node) -> dict[str, str]:
     """Return ``names`` without the pre-training if ``run``, as changed, does not start from it."""
     kept = run["start"] == f"pretrained/{names.get('pretrain')}"
-    return {part: name for part, name in names.items() if kept or part != "pretrain"}
+    return {part: name for part, name in names.items() if kept or part not in PRETRAINED}
 
 
 def _renamed(names: dict[str, str], variant: str, *, changed: set[str]) -> dict[str, str]:
     """Return the parts' names in a variant: new ones for changed parts and those that name them."""
     if "model" in changed:
         changed = changed | {"pretrain"}
+    if "pretrain" in changed:
+        changed = changed | {"probe"}
     return {
         part: f"{name}-{variant}" if part in changed | {"run"} else name
         for part, name in names.items()
@@ -129,6 +143,9 @@ def _referring(parts: Node, renamed: dict[str, str], names: dict[str, str]) -> N
         run["start"] = f"pretrained/{renamed['pretrain']}"
         if renamed["model"] != names["model"]:
             referring["pretrain"] = parts["pretrain"] | {"model": renamed["model"]}
+    if "probe" in names:
+        of = {"encoder": run["start"], "model": renamed["model"]}
+        referring["probe"] = parts["probe"] | of
     return referring
 
 

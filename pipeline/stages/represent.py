@@ -21,7 +21,7 @@ def main(name: str) -> None:
         cfg = sections.read(f"representations.{name}", Representation)
         shape = sections.read(f"models.{cfg.model}", dict[str, Any])
         model = Model(architecture=cfg.architecture, shape=shape)
-        data = {name: shards.read(Path("shards"), name) for name in ("train", "test")}
+        data = {name: shards.read(Path("shards"), name) for name in ("train", cfg.split)}
         device = distributed.device()
         encoder = probe.load_encoder(Path(cfg.encoder), model, device=device)
         rows, out = probe.accuracies(encoder, data, cfg), Path("represented", name)

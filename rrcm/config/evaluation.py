@@ -1,7 +1,7 @@
 """The section ``representations`` of params.yaml: what encoders have learned."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from rrcm.core.ranges import BATCH, COUNT, SEEDS, not_negative, positive, require
 from rrcm.core.registry import Of
@@ -13,12 +13,12 @@ class Representation:
     """Evaluation of an encoder: a linear probe, and the Fréchet distance of representations.
 
     ``encoder`` is ``pretrained/<name>``, of this ``architecture`` and ``model``. A linear head is
-    trained on images with noise ``train_sigma``, and tested at each of ``sigmas``, in pixels; sigma
-    0 is clean images, encoded at noise level ``t_min``. In its loss, ``penalty`` weighs squared
-    weights and ``entropy`` prediction entropy. The distance is between representations of
-    ``images`` training images with noise ``t_max`` and ``t_min``, both in model space; if
-    ``normalised``, each dimension is first standardised by its mean and standard deviation over
-    clean training images.
+    trained on images with noise ``train_sigma``, and tested on those of ``split`` at each of
+    ``sigmas``, in pixels; sigma 0 is clean images, encoded at noise level ``t_min``. In its loss,
+    ``penalty`` weighs squared weights and ``entropy`` prediction entropy. The distance is between
+    representations of ``images`` training images with noise ``t_max`` and ``t_min``, both in model
+    space; if ``normalised``, each dimension is first standardised by its mean and standard
+    deviation over clean training images.
     """
 
     encoder: str
@@ -27,6 +27,7 @@ class Representation:
     t_min: float
     t_max: float
     train_sigma: float
+    split: Literal["test", "choice", "validation"]
     sigmas: list[float]
     penalty: float
     entropy: float

@@ -181,14 +181,19 @@ class Grid:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Momentum:
-    """Momentum of the EMA target over training: a sigmoid from ``start`` to ``end``."""
+    """Momentum of the EMA target over training: a sigmoid from ``start`` to ``end``.
+
+    These are of a run of so many ``steps``, 0: of this one; `ema_momentum` has those of others.
+    """
 
     start: float
     end: float
     steepness: float
+    steps: int
 
     def __post_init__(self) -> None:
         positive(self, "steepness")
+        not_negative(self, "steps", most=COUNT)
         require(
             0 <= self.start < self.end <= 1,
             f"start, end: need 0 <= start < end <= 1, got {self.start} and {self.end}",

@@ -119,12 +119,12 @@ def probe(
 def accuracies(
     encoder: nn.Module, data: dict[str, Split], cfg: Representation
 ) -> list[dict[str, float]]:
-    """Accuracy on noisy ``test`` images of a probe trained on ``train`` images, for each sigma.
+    """Accuracy on noisy images of ``cfg.split``, of a probe of ``train`` images, for each sigma.
 
     One noisy version of each image, also of training images where ``cfg.train_sigma`` is not 0; at
     sigma 0 the encoder's noise level is ``cfg.t_min``.
     """
-    train, test = data["train"], data["test"]
+    train, test = data["train"], data[cfg.split]
 
     def features(split: Split, sigma: float, draw: int) -> np.ndarray:
         t, noise = (units.to_time(sigma), draw) if sigma else (cfg.t_min, None)

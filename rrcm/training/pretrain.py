@@ -139,13 +139,7 @@ def _follow(state: State, targets: dict[str, tuple[str, float | None]], cfg: Pre
     Buffers are left alone: in training, BatchNorm uses the statistics of its batch, and the running
     statistics of the target are never read.
     """
-    scheduled = schedules.ema_momentum(
-        state.step - 1,
-        steps=cfg.steps,
-        start=cfg.target.start,
-        end=cfg.target.end,
-        steepness=cfg.target.steepness,
-    )
+    scheduled = schedules.ema_momentum(state.step - 1, steps=cfg.steps, target=cfg.target)
     modules: dict[str, Any] = {**state.modules}  # nn.ModuleDicts
     online, target = (modules[name] for name in ("online", "target"))
     for name, (source, momentum) in targets.items():

@@ -101,7 +101,7 @@ def test_the_ablations_are_those_of_the_appendix():
         "batch": ("pretrain.batch_size", [64, 128, 512]),
     }
 
-    assert [file.stem for file in FILES] == sorted([*tried, "scratch"])
+    assert [file.stem for file in FILES] == sorted([*tried, "pretraining", "scratch"])
     for name, (key, values) in tried.items():
         found = variants.read(Path(f"presets/ablations/{name}.yaml"))
         assert [leaves(v)[key] for v in found["digits"].variants.values()] == values
@@ -137,6 +137,16 @@ def test_rrcm_is_compared_with_training_from_scratch_at_equal_cost(tmp_path):
     for share, seed in [("labels10", ""), ("labels10", "-seed1"), ("labels01", "")]:
         ours, theirs = pair(f"-{share}{seed}", f"-{share}-consistency{seed}")
         assert cost(theirs) == pytest.approx(cost(ours), rel=0.005)
+
+
+def test_each_variant_of_a_pretraining_is_probed_on_the_images_that_a_preset_holds_out(tmp_path):
+    whole = loaded(tmp_path, presets.composed("ablation-pretraining", "cifar10-cpu"))
+    checked.check(whole)
+    probes = [*whole.representations.values()]
+
+    assert len(probes) == 9 and {probe.split for probe in probes} == {"choice"}
+    assert [probe.encoder for probe in probes] == [f"pretrained/{name}" for name in whole.pretrain]
+    assert {made.steps * made.batch_size for made in whole.pretrain.values()} == {468 * 256}
 
 
 def composed(changes, run=RUN, base=None):

@@ -1,13 +1,16 @@
 """Schedules against the golden numbers of the literature, and what holds for any setting."""
 
+import dataclasses
 import itertools
 import math
+import operator
 
 import pytest
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rrcm.config.sections import Momentum
 from rrcm.core.errors import ConfigError
 from rrcm.noise import levels
 from rrcm.training.engine import schedules
@@ -73,12 +76,27 @@ def test_ict_grid_is_its_equation_when_the_last_is_not_a_doubling_of_the_first()
     ],
 )
 def test_momentum_is_the_paper_s_sigmoid(steepness, momenta):
+    target = Momentum(start=0.99, end=0.9999, steepness=steepness, steps=0)
     found = [
-        schedules.ema_momentum(step, steps=100, start=0.99, end=0.9999, steepness=steepness)
+        schedules.ema_momentum(step, steps=100, target=target)
         for step in (0, 5, 10, 25, 50, 75, 100)
     ]
 
     assert found == pytest.approx(momenta, abs=1e-6)
+
+
+def test_the_target_averages_over_the_same_share_of_a_run_of_any_length():
+    """A 30th of the paper's run, at its end; with the paper's momenta, 936 steps lag by .8."""
+    target = Momentum(start=0.99, end=0.9999, steepness=15.0, steps=300_000)
+
+    def lag(steps, target):
+        back = range(steps - 1, -1, -1)
+        momenta = (schedules.ema_momentum(step, steps=steps, target=target) for step in back)
+        return sum(itertools.accumulate(momenta, operator.mul)) / steps
+
+    for steps in (500, 5_000, 300_000):
+        assert lag(steps, target) == pytest.approx(1 / 30, rel=0.05)
+    assert lag(936, dataclasses.replace(target, steps=0)) > 0.8
 
 
 def test_learning_rate_climbs_then_falls_like_a_cosine():

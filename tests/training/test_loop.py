@@ -251,14 +251,14 @@ def test_parts_of_a_batch_are_equal():
 
 def test_the_target_follows_the_online_network():
     """After every step, theta- becomes mu theta- + (1 - mu) theta, with the mu of that step."""
-    momentum = Momentum(start=0.5, end=0.9, steepness=10.0)
+    momentum = Momentum(start=0.5, end=0.9, steepness=10.0, steps=0)
     cfg = dataclasses.replace(CFG, target=momentum)
     state = pretraining.start(cfg, MODEL)
     online, target = (state.modules[name] for name in ("online", "target"))
 
     expected = {name: x.clone() for name, x in target.named_parameters()}
     for _ in pretraining.pretrain(state, DATA["train"], cfg):
-        mu = schedules.ema_momentum(state.step - 1, steps=12, start=0.5, end=0.9, steepness=10.0)
+        mu = schedules.ema_momentum(state.step - 1, steps=12, target=momentum)
         for name, x in online.named_parameters():
             expected[name] = mu * expected[name] + (1 - mu) * x.detach()
 

@@ -5,16 +5,21 @@ Equation numbers are those of docs/theory.md.
 
 import math
 
+from rrcm.config.sections import Momentum
 
-def ema_momentum(step: int, *, steps: int, start: float, end: float, steepness: float) -> float:
-    """Momentum of the EMA target at ``step`` (eq. 5).
+
+def ema_momentum(step: int, *, steps: int, target: Momentum) -> float:
+    """Momentum of the EMA target at ``step`` of ``steps`` (eq. 5).
 
     A sigmoid that starts at ``start`` and covers the share tanh(steepness / 2) of the way to
-    ``end``.
+    ``end``. If these are of a run of ``target.steps``, they are raised to the power
+    ``target.steps / steps``, so that the target averages over the same share of a run of any length.
     """
+    power = target.steps / steps if target.steps else 1.0
+    start, end = target.start**power, target.end**power
     span = end - start
     level = math.sqrt(min(step, steps) / steps * (end**2 - start**2) + start**2)
-    a = 2 / (1 + math.exp(-steepness * (level - start) / span)) - 1
+    a = 2 / (1 + math.exp(-target.steepness * (level - start) / span)) - 1
     return a * end + (1 - a) * start
 
 
