@@ -129,10 +129,10 @@ def function(backend: Backend, x: Tensor, clean: Tensor) -> None:
             )
     if backend.combines and len(x) > 1:
         raise BackendError(
-            f"{backend.combines} makes one number of all pictures of a batch, so that others of "
-            "the batch may decide, however rarely, how a picture is classified, and nothing can be "
-            "certified: look at each by itself, or have it asked for one at a time, by batch=1 or "
-            "--batch-size 1"
+            f"{backend.combines} is computed of all pictures of a batch together, so that others "
+            "may decide, however rarely, how a picture is classified, and nothing can be "
+            "certified: compute it of each, take it out if it only checks, or have the classifier "
+            "asked for one picture at a time, by batch=1 or --batch-size 1"
         )
 
 

@@ -30,7 +30,7 @@ def smooth(
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
     shape: tuple[int, int, int] | None = None,
-    resize: Resize = "crop",
+    resize: Resize | None = None,
     upright: bool = True,
     weights: str | PathLike[str] | None = None,
     output: str | None = None,
@@ -51,7 +51,8 @@ def smooth(
         mean: Mean of each channel, subtracted after the noise; by default 0, or that of timm.
         std: Standard deviation of each channel; by default 1, or that of timm.
         shape: [C, H, W], where the classifier leaves it open; a network takes that of its images.
-        resize: How pictures and files of other sizes are brought to the shape: crop, squash, exact.
+        resize: How pictures and files of other sizes are brought to the shape: crop, squash, exact;
+            by default as timm does for its network, and crop for others.
         upright: Whether pictures are turned by their EXIF data, which timm and torchvision do not.
         weights: A file of weights for a timm network; by default timm's own, which it downloads.
         output: The name of the scores in an ONNX file that has several outputs.
@@ -90,7 +91,9 @@ def smooth(
         if shape is None:
             require(upright, "upright: without it, give the shape=(C, H, W) of the pictures, too")
             return network
-        return network.at(shape, fit=Fit(shape=shape, resize=resize, keep=True, upright=upright))
+        return network.at(
+            shape, fit=Fit(shape=shape, resize=resize or "crop", keep=True, upright=upright)
+        )
     if not isinstance(classifier, str | PathLike):
         raise ConfigError(
             f"classifier: an nn.Module, an .onnx file or a name, got {type(classifier).__name__}; "
@@ -148,7 +151,7 @@ def foreign(
     std: tuple[float, ...] | None = None,
     size: tuple[int, int] | None = None,
     channels: int | None = None,
-    resize: Resize = "crop",
+    resize: Resize | None = None,
     upright: bool = True,
     weights: str | PathLike[str] | None = None,
     output: str | None = None,
@@ -184,7 +187,7 @@ def foreign(
     backend = registry.load("foreign", kind).Backend(which, device=device(), **given)
     fit = Fit(
         shape=backend.shape,
-        resize=resize,
+        resize=resize or backend.resize,
         ratio=backend.crop_pct,
         interpolation=backend.interpolation,
         keep=True,

@@ -124,7 +124,7 @@ class Foreign:
                 std=self.std,
                 size=self.size,
                 channels=given.channels,
-                resize=cast("Resize", given.resize or "crop"),
+                resize=cast("Resize | None", given.resize),
                 upright=not given.as_stored,
                 weights=given.weights,
                 output=given.output,

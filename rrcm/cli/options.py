@@ -76,7 +76,8 @@ class Options:
         "Input channels, 1 or 3, of an ONNX file that does not fix them.", "3"
     )
     resize: str | None = _option(
-        "How images get the input size, before the noise: exact, squash or crop.", "crop"
+        "How images get the input size, before the noise: exact, squash or crop.",
+        "the network's own",
     )
     as_stored: bool = _option(
         "Take pictures as timm and torchvision do, not turned upright by their EXIF data.",

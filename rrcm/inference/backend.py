@@ -18,8 +18,8 @@ class Backend(Protocol):
     takes, () for a deterministic one. Batches have ``fixed`` rows, or any number if that is 0; more
     rows than ``most`` take longer each. ``count_nan`` is whether noise without scores votes for a
     last class, which is none, or None where nobody can ask for it. ``function`` is `scores` with
-    gradients, where there are any. ``combines`` is the place where it computes one number of all
-    pictures of a batch, if it does. ``notes`` are lines for whoever opened it.
+    gradients, where there are any. ``combines`` is the place where it computes something of all
+    pictures of a batch together, if it does. ``notes`` are lines for whoever opened it.
     """
 
     sigma: float

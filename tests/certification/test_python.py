@@ -307,12 +307,37 @@ ENDS = {
 @pytest.mark.parametrize("how", ENDS)
 def test_a_number_of_a_whole_batch_is_refused_however_rarely_it_decides(how):
     network, black = Early(ENDS[how]).eval(), torch.zeros(1, 1, 4, 4)
-    with refused(BackendError, "test_python.py:", "aten.all.default makes one number of all pict"):
+    with refused(
+        BackendError, "test_python.py:", ": all is computed of all pictures of a batch together"
+    ):
         smooth(network).certify(black, **FAST)
 
     (answer,) = smooth(network, batch=1).certify(black, stop="none", **FAST | {"n": 4000})
 
     assert answer.label == 0 and 3920 < answer.n_A < 3990  # 99 %; of batches it would be 4,000
+
+
+class Calibrated(Brightness):
+    """As networks that are calibrated by the mean of their first batches, of so many pictures."""
+
+    def __init__(self, most, where):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+        self.most, self.where, self.seen, self.kept = most, where, 0, 0.0
+
+    def forward(self, x):
+        if self.seen < self.most:
+            self.seen += len(x) if self.where == "pictures" else 1
+            self.kept += x.mean().item()
+            self.mean = torch.tensor(self.kept)  # another tensor, and not other values of it
+        return super().forward(x - (self.mean if self.where == "buffer" else self.kept))
+
+
+@pytest.mark.parametrize("most", range(1, 24))
+def test_a_network_that_is_set_by_its_first_calls_is_refused_however_many_these_are(most):
+    for where in ("number", "buffer", "pictures"):
+        with refused(BackendError, "Calibrated: ", "and keep it fixed"):
+            smooth(Calibrated(most, where).eval(), batch=1).certify(IMAGES, **FAST)
 
 
 class Ranged(Brightness):

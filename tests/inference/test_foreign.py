@@ -24,7 +24,7 @@ from torch.optim.swa_utils import AveragedModel
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError
 from rrcm.inference import runtime
-from rrcm.inference.foreign import _onnx_file, _probes, module
+from rrcm.inference.foreign import _combining, _onnx_file, _probes, module
 from rrcm.inference.foreign import onnx as files
 from rrcm.inference.foreign import timm as networks
 
@@ -118,6 +118,7 @@ def test_a_file_that_leaves_the_size_open_takes_the_one_that_is_given(tmp_path: 
     assert found.shape == (3, 4, 4) and found.scores(X[..., :4]).shape == (6, 3)
     for channels in (None, 3):  # three where nobody says
         found = backend(tmp_path, all_open, size=(4, 5), channels=channels)
+        assert "[N, C, H, W], and [N, H, W, C] runs, too" in found.notes[0]
         assert np.abs(found.scores(X).numpy() - expected(X)).max() < 1e-5
     with refused(BackendError, "does not run"):
         backend(tmp_path, open_, size=(5, 4))
@@ -125,7 +126,7 @@ def test_a_file_that_leaves_the_size_open_takes_the_one_that_is_given(tmp_path: 
         backend(tmp_path, model(), size=(8, 8))
 
 
-def test_of_several_outputs_the_one_with_two_axes_or_the_one_that_is_named(tmp_path: Path):
+def test_of_several_outputs_the_one_that_may_be_scores_or_the_one_that_is_named(tmp_path: Path):
     relu = helper.make_node("Relu", ["scores"], ["positive"])
     shape = helper.make_node("Identity", ["x"], ["same"])
     one = model(outputs=[("same", ["n", 3, 4, 5]), ("scores", ["n", 3])], nodes=[shape])
@@ -134,6 +135,14 @@ def test_of_several_outputs_the_one_with_two_axes_or_the_one_that_is_named(tmp_p
     assert np.abs(backend(tmp_path, one).scores(X).numpy() - expected(X)).max() < 1e-5
     with refused(BackendError, "expected one output [N, K], or its name with --output", "positive"):
         backend(tmp_path, two)
+    for sides, axes in ((["n", 3, 1, 1], [2, 3]), (["n", 1, 3], [1])):
+        made = ends_in([node("Unsqueeze", "scores", "at")], sides, at=axes)
+        made.graph.output.append(one.graph.output[1])
+        if sides[-1] == 1:  # both may be
+            with refused(BackendError, "or its name with --output", "out ['n', 3, 1, 1]"):
+                backend(tmp_path, made)
+        else:
+            assert backend(tmp_path, made).output == "scores"
     with refused(BackendError, "expected 'logits' among the outputs scores ['n', 3], positive"):
         backend(tmp_path, two, output="logits")
     assert backend(tmp_path, two, output="positive").scores(X).min() == 0
@@ -223,6 +232,21 @@ KINDS = {
         ends_in([FIRST, node("Sigmoid", "one")], ["n", 1], **ONE),
         lambda e: two(0.5, expit(e[:, 0])),
     ),
+    "quantised sigmoid": (
+        ends_in(
+            [
+                FIRST,
+                node("Sigmoid", "one", out="p"),
+                node("QuantizeLinear", "p", "step", "zero", out="q"),
+                node("DequantizeLinear", "q", "step", "zero"),
+            ],
+            ["n", 1],
+            step=np.float32(1 / 255),
+            zero=np.uint8(0),
+            **ONE,
+        ),
+        lambda e: two(0.5, np.round(255 * expit(e[:, 0])) / 255),
+    ),
     "argmax": (ends_in([node("ArgMax", "scores", axis=1)], ["n", 1], INT64), votes),
     "argmax of one axis": (
         ends_in([node("ArgMax", "scores", axis=1, keepdims=0)], ["n"], INT64),
@@ -280,43 +304,131 @@ def test_a_fixed_batch_is_the_only_one(tmp_path: Path, made, fixed):
         found.scores(X[:3])
 
 
-def whole(nodes, **constants) -> onnx.ModelProto:
+def whole(*nodes, **constants) -> onnx.ModelProto:
     return ends_in(nodes, ["n", 3], **constants)
 
 
-def branch(name: str) -> onnx.GraphProto:
+def inner(name: str, *nodes: onnx.NodeProto, passed: tuple[str, ...] = ()) -> onnx.GraphProto:
+    """A branch, or the body of a loop that passes a tensor on."""
+    values = [
+        helper.make_tensor_value_info("round", INT64, []),
+        helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("passed", TensorProto.FLOAT, ["n", 3]),
+    ]
     out = helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3])
-    return helper.make_graph([node("Identity", "scores", out=name)], name, [], [out])
+    return helper.make_graph(
+        nodes, name, values if passed else [], [*values[1:2], out][-1 - bool(passed) :]
+    )
 
 
-BRANCHES = {"then_branch": branch("yes"), "else_branch": branch("no")}
+BRANCHES = {
+    f"{which}_branch": inner(which, node("Identity", "scores", out=which))
+    for which in ("then", "else")
+}
 BRIGHT = node("ReduceMax", "x", out="most", keepdims=0)
-ROWS = node("Shape", "x", out="sides")
+SIDES = node("Shape", "x", out="sides")
 MANY = node("ReduceMax", "sides", out="many", keepdims=0)
+BODY = inner(
+    "on",
+    node("ReduceMax", "passed", out="top", keepdims=0),
+    node("Mul", "passed", "top", out="on"),
+    passed=("passed",),
+)
 
 
 @pytest.mark.parametrize(
     ("made", "place"),
     [
-        (whole([BRIGHT, node("Mul", "scores", "most")]), "ReduceMax"),
+        (whole(BRIGHT, node("Mul", "scores", "most")), "ReduceMax"),
         (
             whole(
-                [ROWS, MANY, node("Cast", "many", out="any", to=9), node("If", "any", **BRANCHES)]
+                node("ReduceMax", "x", out="each", axes=[0, 2, 3]),
+                node("Flatten", "each", out="flat3"),
+                node("Mul", "scores", "flat3"),
+            ),
+            "ReduceMax",
+        ),
+        (
+            whole(
+                SIDES, MANY, node("Cast", "many", out="any", to=9), node("If", "any", **BRANCHES)
             ),
             "",
         ),
-        (whole([node("Cast", "scores", out="any", to=9), node("If", "any", **BRANCHES)]), "If"),
+        (whole(node("Cast", "scores", out="any", to=9), node("If", "any", **BRANCHES)), "If"),
+        (whole(node("Loop", "twice", "", "scores", body=BODY), twice=2), "ReduceMax"),
         (
-            whole(
-                [node("ReduceMax", "scores", out="each", axes=[1]), node("Sub", "scores", "each")]
-            ),
+            whole(node("ReduceMax", "scores", out="each", axes=[1]), node("Sub", "scores", "each")),
             "",
         ),
     ],
-    ids=["a number", "a branch by the size", "a branch by the pictures", "a number of each"],
+    ids=[
+        "a number",
+        "one of each channel",
+        "a branch by the size",
+        "a branch by the pictures",
+        "in a loop",
+        "one of each picture",
+    ],
 )
-def test_what_a_file_makes_of_a_whole_batch_is_found(tmp_path: Path, made, place):
-    assert _onnx_file.combines(made, "x") == place
+def test_what_a_file_makes_of_a_whole_batch_is_found(made, place):
+    assert _onnx_file.combines(made, "x", batch=0) == place
+
+
+def test_of_one_picture_at_a_time_nothing_is_made_of_others(tmp_path: Path):
+    made = whole(BRIGHT, node("Mul", "scores", "most"))
+    assert backend(tmp_path, made).combines == "ReduceMax"
+    found = backend(tmp_path, made, batch=1)
+
+    assert (found.fixed, found.combines) == (1, "")
+
+
+LAST = torch.nn.Linear(192, 10).eval()
+
+
+def loop(x):
+    return torch.cat([LAST(x[i : i + 1].flatten(1)) * (x[i].mean() > 0.5) for i in range(len(x))])
+
+
+def experts(x):
+    """Of which each gets the pictures that are its own; some get one."""
+    own, out = x.flatten(1).argmax(1) % 4, x.new_zeros(len(x), 10)
+    for expert in range(4):
+        rows = torch.where(own == expert)[0]
+        out[rows] = LAST(x[rows].flatten(1)) * expert
+    return out
+
+
+def canvas(x):
+    """The pictures are written into a part of a larger tensor."""
+    wide = torch.zeros(len(x), 3, 12, 12)
+    wide[:, :, 2:-2, 2:-2] = x
+    return LAST(x.flatten(1)) * (2 if wide.amax() > 9 else 1)
+
+
+@pytest.mark.parametrize(
+    ("function", "place"),
+    [
+        (lambda x: LAST(x.flatten(1)), ""),
+        (lambda x: LAST(x.flatten(1)) + x.new_zeros(1) + torch.tensor(2.0).type_as(x), ""),
+        (lambda x: torch.stack([LAST(one.flatten()) * one.std() for one in x.unbind()]), ""),
+        (lambda x: torch.vmap(lambda one: LAST(one.flatten()) * one.amax())(x), ""),
+        (lambda x: torch.cat([LAST(part.flatten(1)) for part in x.split(4)]), ""),
+        (loop, ""),
+        (experts, ""),
+        (canvas, "amax"),
+        (lambda x: LAST((x / x.amax((0, 2, 3), keepdim=True)).flatten(1)), "amax"),
+        (lambda x: LAST(x.flatten(1)) * bool((x > 9).any()), "any"),
+        (lambda x: LAST(x.flatten(1)) * (2 if torch.equal(x, x + 1) else 1), "equal"),
+        (lambda x: torch.cat([LAST(part.flatten(1)) * part.max() for part in x.split(4)]), "max"),
+        (lambda x: LAST(x.flatten(1)) * (x[0] - x[1]).sum(), "sum"),
+    ],
+)
+def test_what_a_network_makes_of_a_whole_batch_is_found(function, place):
+    x = torch.rand(13, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode(), _combining.Combined(x) as combined:
+        function(x)
+
+    assert combined.place.rpartition(" ")[2] == place
 
 
 def test_the_precision_is_the_lowest_of_its_tensors(tmp_path: Path):
@@ -669,6 +781,42 @@ def test_a_network_of_timm_has_the_channels_of_its_weights(tmp_path: Path):
     assert found.shape == (1, 32, 32)
     with torch.inference_mode():
         assert torch.allclose(found.scores(PIXELS[:, :1]), own(PIXELS[:, :1]), atol=1e-5)
+
+
+def test_a_network_of_timm_has_as_many_classes_as_each_of_its_heads(tmp_path: Path):
+    name = "deit_tiny_distilled_patch16_224"
+    own = timm.create_model(name, num_classes=7, img_size=32).eval()
+    torch.save(own.state_dict(), tmp_path / "net.pt")
+
+    found = networks.Backend(name, sigma=SIGMA, weights=tmp_path / "net.pt", size=(32, 32))
+
+    assert len(found.classes) == 7
+
+
+@pytest.mark.parametrize(
+    ("mode", "share", "rule", "said"),
+    [
+        ("center", 0.9, "crop", []),
+        ("squash", 1.0, "squash", []),
+        ("squash", 0.95, "squash", ["crop_mode squash at crop_pct 0.95, which --resize does not"]),
+        ("border", 1.0, "crop", ["crop_mode border at crop_pct 1.0, which --resize does not"]),
+    ],
+)
+def test_pictures_are_resized_as_timm_resizes_them_or_it_is_said(
+    network, saved, monkeypatch, mode, share, rule, said
+):
+    original = networks._build
+
+    def build(*arguments):
+        made = original(*arguments)
+        made.pretrained_cfg = made.pretrained_cfg | {"crop_mode": mode, "crop_pct": share}
+        return made
+
+    monkeypatch.setattr(networks, "_build", build)
+    found = networks.Backend(SMALL, sigma=SIGMA, weights=saved, size=(32, 32))
+
+    assert found.resize == rule and len(found.notes) == len(said)
+    assert all(words in note for words, note in zip(said, found.notes, strict=True))
 
 
 @pytest.mark.parametrize("keys", [("best", "state_dict"), ("model_state_dict",), ("net",)])

@@ -5,7 +5,7 @@ import pickle
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Self
@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.labels import NO_CLASS
 from rrcm.inference import backend, runtime
-from rrcm.inference.foreign import _exported, _probes, _scores
+from rrcm.inference.foreign import _combining, _exported, _probes, _scores
 from rrcm.inference.foreign._normalisation import Normalisation
 from rrcm.models.trained.base import checkpoint
 
@@ -28,16 +28,22 @@ PRECISIONS = {  # from the lowest, which is that of a network
     torch.float64: "fp64",
 }
 PIXELS = (0.5, 0.1, 1.0, 2.0, -1.0)  # ends of the first ramps, which no answer may depend on
+SEVERAL = 13  # pictures of a batch in which parts of it are looked for; widths are rarely multiples
 LARGEST = 2**24  # bytes of an activation; malloc returns larger ones to the system after each use
 RANDOM = (
     "has no weights before the first picture, and would get random ones; call it on a picture of "
     "its size, and load its weights"
 )
 
-FAILS = (RuntimeError, AssertionError, ValueError, TypeError, IndexError)  # what it may raise
+KEEP = (
+    "load its weights, export it after eval(), call it on pictures that it was made for, if the "
+    "first ones set it, and keep it fixed"
+)
+FAILS = (  # what it may raise
+    *(RuntimeError, AssertionError, ValueError, TypeError, LookupError, AttributeError),
+)
 NOT_COPIED = (  # what a network may raise when it, or what it keeps, is copied and run
-    *(RuntimeError, AssertionError, ValueError, TypeError, LookupError, AttributeError, OSError),
-    *(copy.Error, pickle.PickleError),
+    *(*FAILS, OSError, copy.Error, pickle.PickleError),
 )
 
 
@@ -54,7 +60,7 @@ class Backend(backend.Backend):
     wait for each other.
     """
 
-    crop_pct, interpolation = 0.875, "bicubic"
+    crop_pct, interpolation, resize = 0.875, "bicubic", "crop"
 
     def __init__(
         self,
@@ -120,7 +126,8 @@ class Backend(backend.Backend):
         self._lock = threading.Lock()
         self._idle: deque[nn.Module] | None = None  # copies that no call has; None: there are none
         self._batches = (batch,) if batch else (_exported.batch(network), 0, 1)
-        rows = self._first_call()  # what a network keeps from it is computed
+        restore = _probes.restorer(network)
+        rows, fresh = self._first_call(restore)  # what a network keeps from it is computed
         with _probes.Observed() as observed:
             outputs = self._probe(rows) - count_nan
         self.classes = [*map(str, range(outputs)), *[NO_CLASS] * count_nan]
@@ -130,17 +137,24 @@ class Backend(backend.Backend):
         scores = [self.scores(batch) for batch in batches]
         self._copy_if_same(batches[:2], scores[:2])
         order = _probes.order(torch.cat(scores)[: _probes.PICTURES])
-        self.combines = self._combines(batches[0])
+        self.combines = self._combines(batches[0] if self.fixed else torch.cat(batches)[:SEVERAL])
+        if fresh is not None and not _same(fresh, self.scores(batches[0][:rows])):
+            restore()
+            raise BackendError(
+                f"{name}: the same pictures have other scores after further calls: there is "
+                "randomness inside, such as dropout, or it keeps something of the pictures that it "
+                f"sees; {KEEP}"
+            )
         around = [name, shape, str(self.normalise), observed.operations, order]
         self.weights = checkpoint.digest(state, around)
 
-    def _first_call(self) -> int:
-        """The rows of the first batch that runs.
+    def _first_call(self, restore: Callable[[], None]) -> tuple[int, Tensor | None]:
+        """The rows of the first batch that runs, and scores that a network gave of it before.
 
         Refuses a network in which pictures make parameters or change buffers, or whose answers are
         others after other first pictures and random numbers, and leaves it as it was.
         """
-        network, restore = self.network, _probes.restorer(self.network)
+        network = self.network
         buffers = [(key, buffer, buffer.clone()) for key, buffer in network.named_buffers()]
         known = dict(network.named_parameters()).keys()
         apart = [  # before anything here is called
@@ -154,22 +168,20 @@ class Backend(backend.Backend):
                 raise BackendError(f"{self.name}: {min(later)} {RANDOM}")
             changed += [key for key, now, then in buffers if _differ(now, then)]
             if rows and None in apart:
-                here = []
+                apart = []
                 for pixel in reversed(PIXELS):
                     restore()
-                    here.append(self._after(pixel))
-                changed += ["what it keeps"] * self._set_by_first(here)
+                    apart.append(self._after(pixel))
+                changed += ["what it keeps"] * self._set_by_first(apart)
             if changed:
                 raise BackendError(
                     f"{self.name}: {changed[0]} changes with the pictures that it classifies, or "
-                    "the first one draws it at random; load its weights, export it after eval(), "
-                    "call it on pictures that it was made for, if the first ones set it, and keep "
-                    "it fixed"
+                    f"the first one draws it at random; {KEEP}"
                 )
         except BackendError:
             restore()
             raise
-        return rows
+        return rows, next((each[0] for each in apart if each is not None), None)
 
     def _after(self, pixel: float) -> Tensor | None:
         """Scores [2, rows, K] of fixed pictures, asked for twice after a ramp, if that runs."""
@@ -225,7 +237,7 @@ class Backend(backend.Backend):
         if len(batch) == 1:
             return ""
         pictures = self.normalise(batch).to(self.dtype)
-        with self._exclusive() as network, _probes.Combined(pictures) as combined:
+        with self._exclusive() as network, _combining.Combined(pictures) as combined:
             network(pictures)
         return combined.place
 

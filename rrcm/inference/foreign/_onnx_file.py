@@ -44,7 +44,10 @@ PRECISIONS = {  # from the lowest, which is that of a network
 SHAPED = ("Reshape", "Expand")  # operators whose second input is a shape
 FEW, MOST = 4, 1024  # batch sizes that are tried, and the largest of them
 SIZES, BRANCHES = ("Shape", "Size"), ("If", "Loop")
-SAME_VALUES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+SAME_VALUES = (
+    *("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"),
+    *("QuantizeLinear", "DequantizeLinear"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,22 +123,33 @@ def batches(model: onnx.ModelProto) -> list[int]:
     return [size for size, _ in counted.most_common(FEW)]
 
 
-def combines(model: onnx.ModelProto, pictures: str) -> str:
-    """The first node that makes a single number of the input ``pictures``, or branches by them.
+def combines(model: onnx.ModelProto, pictures: str, *, batch: int) -> str:
+    """The first node that makes something of all ``pictures`` together, or branches by them.
 
-    It is empty if there is none: `_probes.Combined`, of a graph.
+    `_combining.Combined` of a graph, whose axes tell: of an open batch (0) what has no open axis,
+    of a fixed one a single number. It is empty if there is none.
     """
     with suppress(*BROKEN):  # as of a file of 2 GiB
         model = onnx.shape_inference.infer_shapes(model)
-    shapes = {one.name: one.type.tensor_type for one in model.graph.value_info}
-    made = {pictures}
-    for node in model.graph.node:
+    return _combines(model.graph, {pictures}, batch=batch)
+
+
+def _combines(graph: onnx.GraphProto, made: set[str], *, batch: int) -> str:
+    """The same of the tensors ``made`` of the pictures, which grow."""
+    shapes = {one.name: one.type.tensor_type for one in graph.value_info}
+    for node in graph.node:
+        branches = [one.g for one in node.attribute if one.HasField("g")]
         if node.op_type in SIZES or made.isdisjoint(_read_by(node)):
             continue
         made.update(node.output)
-        single = any(_is_single(shapes[name]) for name in node.output if name in shapes)
-        if single or (node.op_type in BRANCHES and not made.isdisjoint(node.input[:2])):
+        several = any(_of_several(shapes[name], batch) for name in node.output if name in shapes)
+        if several or (node.op_type in BRANCHES and not made.isdisjoint(node.input[:2])):
             return node.name or node.op_type
+        for branch in branches:
+            passed = zip(branch.input, node.input, strict=False)  # those of loops, in their order
+            inside = {one.name for one, outer in passed if outer in made}
+            if place := _combines(branch, made | inside, batch=batch):
+                return place
     return ""
 
 
@@ -163,8 +177,12 @@ def _read_by(node: onnx.NodeProto) -> set[str]:
     return {*node.input}.union(*(_read_by(one) for branch in branches for one in branch.node))
 
 
-def _is_single(kind: onnx.TypeProto.Tensor) -> bool:
-    return kind.HasField("shape") and all(side.dim_value == 1 for side in kind.shape.dim)
+def _of_several(kind: onnx.TypeProto.Tensor, batch: int) -> bool:
+    """Whether a tensor that is made of the pictures has no part for each of them."""
+    sides = kind.shape.dim
+    if batch or not kind.HasField("shape"):
+        return kind.HasField("shape") and all(side.dim_value == 1 for side in sides)
+    return all(side.HasField("dim_value") for side in sides)
 
 
 def _without_links(tensors: list[TensorProto], path: Path) -> tuple[Path, list[Path]]:

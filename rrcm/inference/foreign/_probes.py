@@ -6,11 +6,10 @@ import random
 import sys
 import threading
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -21,10 +20,10 @@ from torch.nn import functional as F
 from torch.nn.parameter import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from rrcm.noise import streams
 
+APART = (Tensor, torch.device)  # arguments of an operation that are no constants of a network
 PICTURES = 16
 BLOCKS = 4  # a side; a network that averages over noise tells pictures apart by their blocks
 SECONDS = 30.0  # most that threads run in step: one may wait for a lock that the other one holds
@@ -74,9 +73,9 @@ def forked(
         torch.set_num_threads(1)  # those that this process may have had were not copied
         for seeded in (torch.manual_seed, np.random.seed, random.seed):
             seeded(seed)
-        made = function()
-        if made is not None:
-            send.send_bytes(pickle.dumps(made.numpy()))
+        with suppress(Exception):  # of the network: the same call here tells of it
+            if (made := function()) is not None:
+                send.send_bytes(pickle.dumps(made.numpy()))
 
     process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of our threads
@@ -163,6 +162,8 @@ def in_step(function: Callable[[Tensor], Tensor], batches: Sequence[Tensor]) -> 
 class Observed(TorchDispatchMode):
     """Notes the operations of this thread with their constants, and the largest tensor's bytes."""
 
+    supports_higher_order_operators = True  # as torch.cond is
+
     def __init__(self) -> None:
         """Begin with nothing."""
         super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
@@ -173,42 +174,8 @@ class Observed(TorchDispatchMode):
         """Run an operation; the bytes of views of other tensors, such as weights, do not count."""
         computed = func(*args, **(kwargs or {}))
         given = tree_leaves([args, kwargs])
-        constants = [str(one) for one in given if not isinstance(one, Tensor | torch.device)]
+        constants = [str(one) for one in given if not isinstance(one, APART) and not callable(one)]
         self.operations.append(" ".join([str(func), *constants]))
-        if isinstance(computed, Tensor) and not func.is_view:
+        if isinstance(computed, Tensor) and not getattr(func, "is_view", False):
             self.bytes = max(self.bytes, computed.nbytes)
         return computed
-
-
-class Combined(TorchDispatchMode):
-    """Finds the first single number that is computed of all ``pictures`` of a batch: its ``place``.
-
-    A step that looks at such a number, as `if mask.all()`, may do so rarely, and then show in no
-    answer. Of two pictures or more; the place is empty where there is none.
-    """
-
-    def __init__(self, pictures: Tensor) -> None:
-        """Begin with the pictures alone."""
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
-        self.place = ""
-        self._of_them = WeakTensorKeyDictionary({pictures: True})
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation, and follow what it makes of the pictures."""
-        computed = func(*args, **(kwargs or {}))
-        given = [one for one in tree_leaves([args, kwargs]) if isinstance(one, Tensor)]
-        if any(one in self._of_them for one in given):
-            for one in tree_leaves(computed):
-                if isinstance(one, Tensor):
-                    self._of_them[one] = True
-                    if one.numel() == 1 and not self.place:
-                        self.place = f"{_caller()}{func}"
-        return computed
-
-
-def _caller() -> str:
-    """The line of the network's own Python that runs an operation, if that can be told."""
-    inside = (str(Path(torch.__file__).parent), __file__, "<")
-    frames = ((Path(f.f_code.co_filename), line) for f, line in traceback.walk_stack(None))
-    path, line = next(one for one in frames if not str(one[0]).startswith(inside))
-    return "" if path.is_relative_to(Path(__file__).parent) else f"{path.name}:{line}: "

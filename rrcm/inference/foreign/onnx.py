@@ -4,8 +4,8 @@ import itertools
 import json
 import math
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class Backend(Reopened, backend.Backend):
     ``crop_pct`` and ``interpolation`` are common values.
     """
 
-    crop_pct, interpolation = 0.875, "bicubic"
+    crop_pct, interpolation, resize = 0.875, "bicubic", "crop"
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Backend(Reopened, backend.Backend):
             std: Standard deviation of each channel; default 1, or 1/255 for uint8 pixels.
             size: Height and width, if the file leaves them open.
             channels: Number of channels, if the file leaves it open; 3 by default.
-            output: The name of the scores, if the file has several outputs of two axes.
+            output: The name of the scores, if several outputs may be scores.
             classes: Number of classes, if the file gives class numbers instead of scores.
             batch: A batch size to try where others do not run.
             count_nan: Adds `NO_CLASS`, for pictures that have no scores.
@@ -112,7 +112,8 @@ class Backend(Reopened, backend.Backend):
         self.normalise = Normalisation(mean or (0.0,), std, channels=self.shape[0], device=device)
         known = () if batch is None else (batch,)
         outputs = self._probe((*known, *_onnx_file.batches(file.model))) - count_nan
-        self.combines = "" if self.fixed == 1 else _onnx_file.combines(file.model, self.input)
+        if self.fixed != 1:
+            self.combines = _onnx_file.combines(file.model, self.input, batch=self.fixed)
         self.classes = [*map(str, range(outputs)), *[NO_CLASS] * count_nan]
         around = json.dumps([self.input, self.output, self.last, str(self.normalise)])
         around += json.dumps({"sigma": sigma}) if self.level else ""
@@ -156,10 +157,10 @@ class Backend(Reopened, backend.Backend):
         self.open = not (known and height and width)
 
     def _read_output(self, outputs: list[onnxruntime.NodeArg], name: str | None) -> None:
-        """Find the scores: the output ``name``, or by default the only one, or one of two axes."""
+        """Find the scores: the output ``name``, or by default the only one that may be scores."""
         listed = ", ".join(f"{value.name} {value.shape}" for value in outputs)
         if name is None:
-            fit = [one for one in outputs if len(outputs) == 1 or len(one.shape or ()) == 2]
+            fit = [one for one in outputs if len(outputs) == 1 or _may_be_scores(one.shape or ())]
         else:
             fit = [one for one in outputs if one.name == name]
         if len(fit) != 1:
@@ -174,7 +175,8 @@ class Backend(Reopened, backend.Backend):
         without numbers leave the layout open.
         """
         failures = []
-        batches = (self.fixed,) if self.fixed else tuple(dict.fromkeys((*ROWS, *known)))
+        tried = (*ROWS[known[:1] == (1,) :], *known)  # one at a time also where others run
+        batches = (self.fixed,) if self.fixed else tuple(dict.fromkeys(tried))
         for rows, last in itertools.product(batches, self.layouts):
             self.last = last
             try:
@@ -183,6 +185,7 @@ class Backend(Reopened, backend.Backend):
                 failures.append(error)
                 continue
             self.fixed = self.fixed if rows == ROWS[0] else rows
+            self._note_layout(rows)
             return classes
         if self.fixed:
             raise failures[0]
@@ -190,6 +193,19 @@ class Backend(Reopened, backend.Backend):
             f"{failures[0]}; batches of {', '.join(map(str, batches))} were tried: if it is made "
             "for another, give that by --batch-size"
         )
+
+    def _note_layout(self, rows: int) -> None:
+        """Say which layout was taken if the file leaves it open and both run."""
+        if self.last is self.layouts[-1] or self.shape[0] == 1:  # in which both are the same
+            return
+        self.last = self.layouts[-1]
+        with suppress(BackendError):
+            self._tried(rows)
+            self.notes = (
+                f"{self.path}: its axes have no numbers: pictures are passed as [N, C, H, W], and "
+                "[N, H, W, C] runs, too; export it with the number of channels to tell",
+            )
+        self.last = self.layouts[0]
 
     def _tried(self, rows: int) -> int:
         """The number of classes, by classifying ``rows`` pictures; this may fail or hang."""
@@ -256,6 +272,11 @@ class Backend(Reopened, backend.Backend):
         self.session.run_with_iobinding(binding, options)
         (output,) = binding.get_outputs()
         return torch.from_numpy(output.numpy()).to(self.device)
+
+
+def _may_be_scores(shape: Sequence[object]) -> bool:
+    """Whether an output of this shape may be [N, K], one score [N], or either with axes of 1."""
+    return 1 <= len(shape) and all(side == 1 for side in shape[2:])
 
 
 @contextmanager

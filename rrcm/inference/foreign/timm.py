@@ -31,9 +31,9 @@ AVERAGED = "n_averaged"  # PyTorch's AveragedModel counts in it
 class Backend(_network.Backend):
     """A timm network in evaluation mode, for pictures of ``shape`` [C, H, W].
 
-    ``crop_pct`` and ``interpolation`` come from timm's configuration of the network. ``notes`` has
-    a line if the file of weights has several state dicts, and says which was taken, and for what
-    was given otherwise than its trainer says.
+    ``crop_pct``, ``interpolation`` and ``resize`` come from timm's configuration of the network.
+    ``notes`` has a line if the file of weights has several state dicts, and says which was taken,
+    for what was given otherwise than its trainer says, and for a crop that is not ours.
     """
 
     def __init__(
@@ -84,6 +84,13 @@ class Backend(_network.Backend):
         channels = _width(state or {}, own["first_conv"], 1) or channels
         self.crop_pct: float = cfg["crop_pct"] or 0.875
         self.interpolation: str = cfg["interpolation"]
+        if (mode := cfg["crop_mode"]) == "squash":
+            self.resize = "squash"
+        if (mode == "squash" and self.crop_pct != 1) or mode == "border":
+            self.notes += (
+                f"{name}: timm prepares pictures by crop_mode {mode} at crop_pct {self.crop_pct}, "
+                "which --resize does not: prepare them, at the network's size",
+            )
         super().__init__(
             network,
             sigma=sigma,
@@ -130,7 +137,8 @@ def _width(state: dict[str, Tensor], layer: object, axis: int) -> int:
 
     A tensor without values could claim any amount of memory.
     """
-    weight = state.get(f"{layer}.weight")
+    first = layer[0] if isinstance(layer, tuple) else layer  # of several heads
+    weight = state.get(f"{first}.weight")
     return weight.shape[axis] if weight is not None and weight.numel() and weight.ndim > axis else 0
 
 

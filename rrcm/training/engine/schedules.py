@@ -12,8 +12,8 @@ def ema_momentum(step: int, *, steps: int, target: Momentum) -> float:
     """Momentum of the EMA target at ``step`` of ``steps`` (eq. 5).
 
     A sigmoid that starts at ``start`` and covers the share tanh(steepness / 2) of the way to
-    ``end``. If these are of a run of ``target.steps``, they are raised to the power
-    ``target.steps / steps``, so that the target averages over the same share of a run of any length.
+    ``end``. Those of a run of ``target.steps`` are raised to the power ``target.steps / steps``, so
+    that the target averages over the same share of a run of any length.
     """
     power = target.steps / steps if target.steps else 1.0
     start, end = target.start**power, target.end**power
