@@ -1,14 +1,14 @@
 """Chooses the learning rate and one more constant of each method on the choice split.
 
 ``python -m benchmarks.choose`` works on the current params.yaml, the preset `digits`,
-`fashion-mnist` or `cifar10-cpu`, whose shards and first pre-training `rrcm repro` must have made.
-For each method, it compares learning rates (``RATES``) at the first sigma, with the first value of
-one more constant (``OTHERS``); then, at the best rate and at each sigma, the values of that
-constant. Every method has the same number of candidates, varied from its first run at a sigma. A
-candidate is trained as by the stage `train`, exported, and certified on ``shards/choice`` as by
-`sample` and `certify`. Its score is the mean of its certified accuracy over ``report.radii``; the
-first of equals wins. The test split is not read. With ``--epochs`` every candidate is trained for
-so many.
+`fashion-mnist`, `cifar10-cpu` or `cifar10-all`, whose shards and first pre-training `rrcm repro`
+must have made. For each method, it compares learning rates (``RATES``) at the first sigma, with the
+first value of one more constant (``OTHERS``); then, at the best rate and at each sigma, the values
+of that constant. Every method has the same number of candidates, varied from its first run at a
+sigma. A candidate is trained as by the stage `train`, exported, and certified on ``shards/choice``
+as by `sample` and `certify`. Its score is the mean of its certified accuracy over
+``report.radii``; the first of equals wins. The test split is not read. With ``--epochs`` every
+candidate is trained for so many.
 
 Finished candidates are kept in ``.rrcm/benchmarks/choose``, so that a stopped search resumes.
 """
@@ -66,6 +66,10 @@ OTHERS: dict[str, dict[str, Other]] = {  # data set -> method -> a constant of i
     "cifar10": {
         "gaussian": ("weight_decay", {0.25: [5e-4, 2e-3]}),
         "consistency": ("lbd", {0.25: [10.0, 20.0]}),
+        "stability": ("lbd", {0.25: [2.0, 1.0]}),
+        "macer": ("lbd", {0.25: [12.0, 4.0]}),
+        "smoothadv": ("epsilon", {0.25: [0.25, 0.125]}),
+        "smoothmix": ("alpha", {0.25: [0.5, 1.0]}),
     },
 }
 
@@ -95,7 +99,8 @@ class Candidate:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     whole, rows = params.load(), []
-    others = OTHERS[whole.data.name]
+    methods = {run.method for run in whole.runs.values()}
+    others = {name: of for name, of in OTHERS[whole.data.name].items() if name in methods}
     parser.add_argument("--method", nargs="+", choices=[*others], default=[*others])
     parser.add_argument("--epochs", type=int, help="of every candidate; default: its recipe's")
     asked = parser.parse_args()
