@@ -18,7 +18,7 @@ from rrcm.certification.plausibility import TrialAnswers
 from rrcm.certification.sampling import drift
 from rrcm.certification.sampling.drift import ALONE, LARGEST, SAME_PLACE, same
 from rrcm.certification.sampling.voting import BROKEN, NAN, is_defined, trial_normals
-from rrcm.core.errors import BackendError
+from rrcm.core.errors import BackendError, NoFunctionError
 from rrcm.data.splits.shards import Split
 from rrcm.inference.backend import Backend
 
@@ -86,15 +86,16 @@ def function(backend: Backend, x: Tensor, clean: Tensor) -> None:
     run on several threads at a time, as sampling does. What it answered is remembered for `drift`.
 
     Raises:
-        BackendError: Scores are none, change between calls, with other pictures of the batch, or
-            with their number.
+        NoFunctionError: Scores change between calls, with other pictures of the batch, or with
+            their number, or something is computed of a whole batch.
+        BackendError: There are no scores.
     """
     z = trial_normals(backend, len(x))
     first = drift.remember(backend, x)
     if not is_defined(first).all():
         _require_defined(drift.scores(backend, clean, z), first)
     if not same(first, drift.scores(backend, x, z), SAME_PLACE):
-        raise BackendError(
+        raise NoFunctionError(
             "the same batch gave other scores when it was asked again: there is randomness inside, "
             "such as dropout, or state that a call changes, and nothing can be certified; export "
             "the network after eval()"
@@ -114,7 +115,7 @@ def function(backend: Backend, x: Tensor, clean: Tensor) -> None:
     for kept, scores in zip(halves, others, strict=True):
         agree.append(same(first[kept], scores[kept], SAME_PLACE))
     if not all(agree):
-        raise BackendError(
+        raise NoFunctionError(
             "a picture's scores depend on the other pictures of its batch, or on those on other "
             "threads, and nothing can be certified; batch norm is training, or quantisation takes "
             "its scale from the batch: export after eval(), with static scales, or with a fixed "
@@ -123,12 +124,12 @@ def function(backend: Backend, x: Tensor, clean: Tensor) -> None:
     for rows in () if backend.fixed else sorted({1, 2, half} - {0}):
         alone = drift.scores(backend, x[:rows], None if z is None else z[:rows])
         if not same(first[:rows], alone, ALONE):
-            raise BackendError(
+            raise NoFunctionError(
                 f"a picture's scores among {rows} differ from those among {len(x)}, and nothing "
                 "can be certified: each picture must be classified by itself"
             )
     if backend.combines and len(x) > 1:
-        raise BackendError(
+        raise NoFunctionError(
             f"{backend.combines} is computed of all pictures of a batch together, so that others "
             "may decide, however rarely, how a picture is classified, and nothing can be "
             "certified: compute it of each, take it out if it only checks, or have the classifier "

@@ -163,6 +163,7 @@ class Foreign:
             named=given.classes is not None,
             labels=given.labels,
             strict=given.strict,
+            natural=backend.natural,
         )
         backend.classes = [*pictures.split.classes, *backend.classes[len(names) :]]
         split = dataclasses.replace(pictures.split, classes=tuple(backend.classes))

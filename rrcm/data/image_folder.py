@@ -4,9 +4,10 @@ import io
 import posixpath
 import re
 import unicodedata
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,9 +34,10 @@ class Folder:
 
     ``files`` [N] are the paths of the split's images relative to the folder. ``left_out`` has a
     line for each unused file, with the reason, and ``passed_over`` has lines on files that were not
-    looked at, and on folders in the paths of the labels that are not here. The ``idx`` of an image
-    is the position of its file among all picture files sorted by path, so that an unreadable file
-    renumbers no other. ``duplicates`` has a line if pixels of some are those of others.
+    looked at, on folders in the paths of the labels that are not here, and on the order of classes.
+    The ``idx`` of an image is the position of its file among all picture files sorted by path, so
+    that an unreadable file renumbers no other. ``duplicates`` has a line if pixels of some are
+    those of others.
     """
 
     split: Split
@@ -46,7 +48,14 @@ class Folder:
 
 
 def folder(
-    root: Path, fit: Fit, *, classes: list[str], named: bool, labels: Path | None, strict: bool
+    root: Path,
+    fit: Fit,
+    *,
+    classes: list[str],
+    named: bool,
+    labels: Path | None,
+    strict: bool,
+    natural: bool = False,
 ) -> Folder:
     """The pictures of a folder, with their labels if there are any.
 
@@ -62,6 +71,8 @@ def folder(
         named: Whether ``classes`` are names.
         labels: The CSV file, if any; files that it does not list are UNKNOWN.
         strict: Whether an unreadable file is an error.
+        natural: Whether folders that name the classes are in the order of timm's data sets, and not
+            of torchvision's; see `_natural`.
 
     Raises:
         DataError: No picture can be read, or with ``strict`` one cannot; or a label is no class.
@@ -79,7 +90,15 @@ def folder(
         if above:
             passed_over.append(f"folders before the paths in {labels}: {above}")
     else:
-        known, classes = _sorted_into_folders(root, names, classes, named=named)
+        key = _natural if natural else None
+        known, own = _sorted_into_folders(root, names, classes, named=named, key=key)
+        if own is not classes and sorted(own) != sorted(own, key=_natural):
+            taken, other = ("timm", "torchvision") if natural else ("torchvision", "timm")
+            passed_over.append(
+                f"classes: the folders in the order of {taken}, {listed(own)}; in that of {other} "
+                "other outputs have these names, so name them with --classes where that is theirs"
+            )
+        classes = own
     images = np.empty((len(names), *fit.shape), dtype=np.uint8)
     places: list[int] = []
     left_out: list[str] = []
@@ -242,11 +261,21 @@ def _number(label: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def _natural(name: str) -> list[int | str]:
+    """The key of timm's order: without the case of letters, and numbers by their value."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name.lower())]
+
+
 def _sorted_into_folders(
-    root: Path, names: list[str], classes: list[str], *, named: bool
+    root: Path,
+    names: list[str],
+    classes: list[str],
+    *,
+    named: bool,
+    key: Callable[[str], Any] | None,
 ) -> tuple[dict[str, int], list[str]]:
     """Labels from the top-level folder of each picture, and the class names of the outputs."""
-    folders = sorted({name.partition("/")[0] for name in names if "/" in name})
+    folders = sorted({name.partition("/")[0] for name in names if "/" in name}, key=key)
     loose = [name for name in names if "/" not in name]
     if not folders:
         return dict.fromkeys(names, UNKNOWN), classes

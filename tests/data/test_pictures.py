@@ -4,6 +4,7 @@ import dataclasses
 import io
 import shutil
 import unicodedata
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lookalikes import declared
 from PIL import Image
+from timm.utils import natural_key
 
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.labels import UNKNOWN, shifted
@@ -241,7 +243,7 @@ def fill(root: Path, *names: str, broken: tuple[str, ...] = ()) -> None:
             Image.new("L", (5, 6), value).save(path)
 
 
-def folder(root: Path, classes="012", **changes) -> image_folder.Folder:
+def folder(root: Path, classes: Collection[str] = "012", **changes) -> image_folder.Folder:
     options = {"classes": list(classes), "named": False, "labels": None, "strict": False}
     return image_folder.folder(root, GREY, **options | changes)
 
@@ -256,6 +258,21 @@ def test_a_folder_for_each_class_in_the_order_of_their_names(tmp_path: Path):
     assert found.split.labels.tolist() == [0, 0, 1, 2]
     assert found.split.classes == ("ant", "bee", "cat") and found.split.max_value == 255
     assert found.split.images[:, 0, 0, 0].tolist() == [3, 1, 2, 0] and found.left_out == []
+
+
+def test_the_order_of_folders_is_that_of_torchvision_or_timm_and_said_where_they_differ(tmp_path):
+    """timm's ignores the case of letters and knows numbers (its `natural_key`)."""
+    fill(tmp_path, "Late 10/1.png", "Late 9/1.png", "healthy/1.png")
+    for natural, order in ((False, "Late 10, Late 9, healthy"), (True, "healthy, Late 9, Late 10")):
+        found = folder(tmp_path, natural=natural)
+
+        assert ", ".join(found.split.classes) == order
+        assert sorted(order.split(", "), key=natural_key if natural else None) == order.split(", ")
+        (said,) = found.passed_over
+        assert f"of {('torchvision', 'timm')[natural]}, {order}; in that of" in said
+    assert folder(tmp_path, classes=["Late 9", "healthy", "Late 10"], named=True).passed_over == []
+    fill(tmp_path / "plain", "a/1.png", "b/1.png", "c/1.png")
+    assert folder(tmp_path / "plain").passed_over == []
 
 
 def test_names_of_the_outputs_say_which_is_which(tmp_path: Path):

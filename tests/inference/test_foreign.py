@@ -6,6 +6,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -398,6 +399,23 @@ def experts(x):
     return out
 
 
+def optimised(function: torch.nn.Module) -> torch.jit.ScriptModule:
+    """With tensors of MKL-DNN, whose convolutions are not seen."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that this is to go
+        return torch.jit.optimize_for_inference(torch.jit.script(function.eval()))
+
+
+class Dimmed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolved = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+
+    def forward(self, x):
+        x = self.convolved(x)
+        return torch.where(x.amax() > 9, 0.5 * x, x).flatten(1)
+
+
 def canvas(x):
     """The pictures are written into a part of a larger tensor."""
     wide = torch.zeros(len(x), 3, 12, 12)
@@ -416,6 +434,8 @@ def canvas(x):
         (loop, ""),
         (experts, ""),
         (canvas, "amax"),
+        (optimised(Dimmed().convolved), ""),
+        (optimised(Dimmed()), "amax"),
         (lambda x: LAST((x / x.amax((0, 2, 3), keepdim=True)).flatten(1)), "amax"),
         (lambda x: LAST(x.flatten(1)) * bool((x > 9).any()), "any"),
         (lambda x: LAST(x.flatten(1)) * (2 if torch.equal(x, x + 1) else 1), "equal"),
@@ -635,6 +655,7 @@ def test_damaged_files_are_an_error_in_one_line(tmp_path: Path):
 # timm.
 
 SMALL = "resnet10t"
+OWN_MEAN, OWN_STD = timm.data.IMAGENET_DEFAULT_MEAN, timm.data.IMAGENET_DEFAULT_STD
 
 
 @pytest.fixture(scope="module")
@@ -753,13 +774,15 @@ def test_a_network_is_what_timms_trainer_says(tmp_path: Path):
         plain = own((PIXELS - torch.tensor(said["mean"])[:, None, None]) / 0.5)
     assert torch.allclose(found.scores(PIXELS), plain, atol=1e-5)
     assert found.shape == (3, 32, 32) and found.notes == ()
-    assert (found.crop_pct, found.interpolation) == (0.9, "bilinear")
+    assert (found.crop_pct, found.interpolation, found.natural) == (0.9, "bilinear", True)
     assert [note.partition(": ")[2] for note in other.notes] == [
         "trained with std (0.5,), and not (1.0,)",
         "trained with size (32, 32), and not (64, 64)",
     ]
     same = networks.Backend(SMALL, sigma=SIGMA, weights=path, std=(0.5, 0.5, 0.5))
     assert same.notes == ()  # one value is that of all channels
+    mapped = networks.Backend(SMALL, sigma=SIGMA, weights=file(class_map="map.txt"))
+    assert "its classes are in the order of 'map.txt'; name them so" in mapped.notes[0]
     with refused(BackendError, f"{path}: the weights of resnet10t.c3_in1k, not of resnet14t"):
         networks.Backend("resnet14t", sigma=SIGMA, weights=path)
     with refused(BackendError, f"{path}: its network has the model_kwargs {{'stem_width': 32}}"):
@@ -778,7 +801,9 @@ def test_a_network_of_timm_has_the_channels_of_its_weights(tmp_path: Path):
         SMALL, sigma=SIGMA, weights=tmp_path / "net.pt", mean=(0.0,), std=(1.0,), size=(32, 32)
     )
 
-    assert found.shape == (1, 32, 32)
+    assert found.shape == (1, 32, 32) and not found.natural
+    grey = networks.Backend(SMALL, sigma=SIGMA, weights=tmp_path / "net.pt")
+    assert str(grey.normalise) == f"mean {np.mean(OWN_MEAN):g}, std {np.mean(OWN_STD):g}"
     with torch.inference_mode():
         assert torch.allclose(found.scores(PIXELS[:, :1]), own(PIXELS[:, :1]), atol=1e-5)
 

@@ -153,11 +153,9 @@ def drawn(request: Request, opened: Opened) -> Votes:
 
 def _prepare(request: Request, wanted: Header, opened: Opened) -> None:
     """Refuse what cannot be certified before it is drawn, and say what a trial found."""
-    certificates = request.certificates
-    certification.require(wanted, certificates=certificates)
-    require_place(
-        _left_out_file(_written_as(wanted, certificates))
-    )  # the longest of the file names
+    certification.require(wanted, certificates=request.certificates)
+    longest = _left_out_file(_written_as(wanted, request.certificates))  # of the names of files
+    require_place(longest)
     tried = checks.examine(
         opened.smoothed.backend,
         opened.split,

@@ -83,6 +83,8 @@ class Combined(TorchDispatchMode):
     def _note(self, made: Tensor, kind: Made | int) -> None:
         """What is written to a part of a storage is a part of all that it holds."""
         made = _plain(made)
+        if made.layout is not torch.strided:
+            return
         storage = made.untyped_storage()
         old = self._made.get(storage._cdata)
         if old and old[1] != kind:
@@ -93,6 +95,8 @@ class Combined(TorchDispatchMode):
     def _of(self, tensor: Tensor) -> Made | int | None:
         """Of which rows a tensor is made, by its storage and its place there."""
         own = _plain(tensor)
+        if own.layout is not torch.strided:  # as of MKL-DNN, whose operations are not all seen
+            return Made.ALL if own.shape[:1] == (self.rows,) else None
         known = self._made.get(own.untyped_storage()._cdata)
         if known is None or known[1] is not Made.ALL or not own.numel():
             return known and known[1]

@@ -34,7 +34,6 @@ RANDOM = (
     "has no weights before the first picture, and would get random ones; call it on a picture of "
     "its size, and load its weights"
 )
-
 KEEP = (
     "load its weights, export it after eval(), call it on pictures that it was made for, if the "
     "first ones set it, and keep it fixed"
@@ -53,14 +52,15 @@ class Backend(backend.Backend):
     Scores are what it returns, or ``logits`` of that, an attribute or a key, as in Hugging Face's
     models; see `_scores.of_classes`. ``precision`` is the lowest of its parameters and buffers. An
     exported program may have a ``fixed`` batch, to which others are cut and filled up.
-    ``crop_pct`` and ``interpolation`` are common values.
+    ``crop_pct``, ``interpolation`` and ``resize`` are common values, and ``natural`` is the order
+    of classes in folders (`image_folder.folder`).
 
     Guarantee: calls on several threads do not meet. Each has a copy of the network, which shares
     its parameters; where copies give other scores (a hook keeps state outside the network), calls
     wait for each other.
     """
 
-    crop_pct, interpolation, resize = 0.875, "bicubic", "crop"
+    crop_pct, interpolation, resize, natural = 0.875, "bicubic", "crop", False
 
     def __init__(
         self,
@@ -238,7 +238,8 @@ class Backend(backend.Backend):
             return ""
         pictures = self.normalise(batch).to(self.dtype)
         with self._exclusive() as network, _combining.Combined(pictures) as combined:
-            network(pictures)
+            with suppress(*FAILS):  # of so many pictures; the checks tell of it
+                network(pictures)
         return combined.place
 
     def _copy_if_same(self, batches: Sequence[Tensor], scores: Sequence[Tensor]) -> None:

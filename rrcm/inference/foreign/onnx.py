@@ -41,10 +41,11 @@ class Backend(Reopened, backend.Backend):
     """A classifier in an ONNX file, in a session that any number of threads may share.
 
     ``shape`` [C, H, W] is that of its pictures. The file does not record how they are prepared:
-    ``crop_pct`` and ``interpolation`` are common values.
+    ``crop_pct``, ``interpolation`` and ``resize`` are common values, and ``natural`` is the order
+    of classes in folders (`image_folder.folder`).
     """
 
-    crop_pct, interpolation, resize = 0.875, "bicubic", "crop"
+    crop_pct, interpolation, resize, natural = 0.875, "bicubic", "crop", False
 
     def __init__(
         self,

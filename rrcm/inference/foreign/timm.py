@@ -25,13 +25,15 @@ OPTIONS: dict[Any, tuple[str, ...]] = {  # of timm's trainer, on a network and i
     float: ("crop_pct", "bn_eps"),
     str: ("interpolation", "gp"),
 }
+OF_TRAINER = "gp"  # an option that no other program has
 AVERAGED = "n_averaged"  # PyTorch's AveragedModel counts in it
 
 
 class Backend(_network.Backend):
     """A timm network in evaluation mode, for pictures of ``shape`` [C, H, W].
 
-    ``crop_pct``, ``interpolation`` and ``resize`` come from timm's configuration of the network.
+    ``crop_pct``, ``interpolation`` and ``resize`` come from timm's configuration of the network,
+    and the order of classes is that of timm's data sets for a file of its trainer.
     ``notes`` has a line if the file of weights has several state dicts, and says which was taken,
     for what was given otherwise than its trainer says, and for a crop that is not ours.
     """
@@ -75,6 +77,12 @@ class Backend(_network.Backend):
             for key, value in (("mean", mean), ("std", std), ("size", size)):
                 if value and key in said and not _equal(value, said[key]):
                     notes.append(f"{weights}: trained with {key} {said[key]}, and not {value}")
+            self.natural = OF_TRAINER in options
+            if mapped := self.natural and options.get("class_map"):
+                notes.append(
+                    f"{weights}: its classes are in the order of {shown(mapped)}; name them so "
+                    "with --classes"
+                )
         self.notes = tuple(notes)
         size = size or said.get("size")
         network = _build(made, state, weights, size, said).eval().to(device)
@@ -95,8 +103,8 @@ class Backend(_network.Backend):
             network,
             sigma=sigma,
             shape=(channels, *(size or sides)),
-            mean=mean or cfg["mean"],
-            std=std or cfg["std"],
+            mean=mean or _adapted(cfg["mean"], channels),
+            std=std or _adapted(cfg["std"], channels),
             name=name,
             count_nan=count_nan,
         )
@@ -154,7 +162,7 @@ def _named(name: str, path: Path, options: dict[Any, Any]) -> str:
 
 def _said(path: Path, options: dict[Any, Any]) -> dict[str, Any]:
     """What timm's trainer says in a file, by the keys of timm's configuration."""
-    if "gp" not in options:  # of another program
+    if OF_TRAINER not in options:
         return {}
     if isinstance(kwargs := options.get("model_kwargs"), dict) and kwargs:
         raise BackendError(
@@ -186,6 +194,11 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[Any, Any], list[str]]:
         "it in a file of its own"
     )
     return state, found.options, [note] if others else []
+
+
+def _adapted(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """As timm takes those of three channels for one: their average."""
+    return values if len(values) in (1, channels) else (sum(values) / len(values),)
 
 
 def _equal(values: tuple[float, ...], others: tuple[float, ...]) -> bool:
