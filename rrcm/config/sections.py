@@ -189,7 +189,7 @@ class Momentum:
     start: float
     end: float
     steepness: float
-    steps: int
+    steps: int = 0
 
     def __post_init__(self) -> None:
         positive(self, "steepness")

@@ -1,4 +1,8 @@
-"""Parses YAML and JSON mappings into frozen dataclasses: every key known, present and typed."""
+"""Parses YAML and JSON mappings into frozen dataclasses: every key known, present and typed.
+
+Only a key that came later has a default, which is what was done before: it is left out where it
+would change the bytes of what was made before.
+"""
 
 import dataclasses
 import math
@@ -139,10 +143,14 @@ def parse(node: dict[str, Any], into: type[T], *, where: str) -> T:
     if unknown := sorted((key for key in node if key not in types_), key=shown):
         hint = suggest(unknown[0], [*types_]) if isinstance(unknown[0], str) else ""
         raise ConfigError(f"{at}unknown key {shown(unknown[0])}.{hint}")
-    if missing := [key for key in types_ if key not in node]:
+    fields = {field.name: field for field in dataclasses.fields(into)}  # type: ignore[arg-type]
+    later = {key for key, of in fields.items() if of.default is not dataclasses.MISSING}
+    if missing := [key for key in types_ if key not in node and key not in later]:
         raise ConfigError(f"{at}missing {', '.join(missing)}")
     values = {
-        key: cast(node[key], type_, where=within(where, key)) for key, type_ in types_.items()
+        key: cast(node[key], type_, where=within(where, key))
+        for key, type_ in types_.items()
+        if key in node
     }
     try:
         return into(**values)

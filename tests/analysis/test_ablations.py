@@ -242,7 +242,7 @@ def test_ablations_and_presets_replace_each_other_until_somebody_edits_one(folde
 
 
 def test_a_preset_that_is_not_there_writes_nothing(folder):
-    known = "ablation-tau", "cifar10, cifar10-cpu"
+    known = "ablation-tau", "cifar10, cifar10-all"
     with refused(ConfigError, *known, "Did you mean 'ablation-size'?"):
         use("ablation-sise")
     with refused(ConfigError, "--base: presets/ablations/tau.yaml varies digits", "'cifar'"):

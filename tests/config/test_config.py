@@ -43,7 +43,11 @@ def load(tmp_path, content):
 
 
 def test_a_preset_holds_what_its_file_says():
-    assert dataclasses.asdict(params.load(PARAMS)) == plain(PARAMS)
+    loaded = dataclasses.asdict(params.load(PARAMS))
+    for cfg in loaded["pretrain"].values():  # a key that came later, and is left out
+        assert cfg["target"].pop("steps") == 0
+
+    assert loaded == plain(PARAMS)
 
 
 def refusal(node):
