@@ -92,11 +92,14 @@ def folder(
     else:
         key = _natural if natural else None
         known, own = _sorted_into_folders(root, names, classes, named=named, key=key)
-        if own is not classes and sorted(own) != sorted(own, key=_natural):
+        folders = sorted({name.partition("/")[0] for name in names if "/" in name}, key=key)
+        if not named and sorted(folders) != sorted(folders, key=_natural):
             taken, other = ("timm", "torchvision") if natural else ("torchvision", "timm")
+            if own is classes:
+                taken, other = "their numbers", "torchvision"
             passed_over.append(
-                f"classes: the folders in the order of {taken}, {listed(own)}; in that of {other} "
-                "other outputs have these names, so name them with --classes where that is theirs"
+                f"classes: the folders in the order of {taken}; in that of {other} other outputs "
+                f"have the names {listed(folders)}: name them with --classes where that is theirs"
             )
         classes = own
     images = np.empty((len(names), *fit.shape), dtype=np.uint8)

@@ -269,8 +269,12 @@ def test_the_order_of_folders_is_that_of_torchvision_or_timm_and_said_where_they
         assert ", ".join(found.split.classes) == order
         assert sorted(order.split(", "), key=natural_key if natural else None) == order.split(", ")
         (said,) = found.passed_over
-        assert f"of {('torchvision', 'timm')[natural]}, {order}; in that of" in said
+        assert f"of {('torchvision', 'timm')[natural]}; in that of" in said and order in said
     assert folder(tmp_path, classes=["Late 9", "healthy", "Late 10"], named=True).passed_over == []
+    fill(tmp_path / "numbers", *(f"{number}/1.png" for number in range(11)))
+    found = folder(tmp_path / "numbers", [*map(str, range(11))])
+    assert found.split.labels[2] == 10 and found.files[2] == "10/1.png"
+    assert "in the order of their numbers; in that of torchvision" in found.passed_over[0]
     fill(tmp_path / "plain", "a/1.png", "b/1.png", "c/1.png")
     assert folder(tmp_path / "plain").passed_over == []
 

@@ -783,6 +783,14 @@ def test_a_network_is_what_timms_trainer_says(tmp_path: Path):
     assert same.notes == ()  # one value is that of all channels
     mapped = networks.Backend(SMALL, sigma=SIGMA, weights=file(class_map="map.txt"))
     assert "its classes are in the order of 'map.txt'; name them so" in mapped.notes[0]
+    for data, natural, noted in (
+        ("", True, []),
+        ("torch/folder", False, []),
+        ("hfds/me/mine", False, ["its classes are in the order of 'hfds/me/mine'; name them so"]),
+    ):
+        of = networks.Backend(SMALL, sigma=SIGMA, weights=file(dataset=data))
+        assert of.natural == natural and len(of.notes) == len(noted)
+        assert all(words in note for words, note in zip(noted, of.notes, strict=True))
     with refused(BackendError, f"{path}: the weights of resnet10t.c3_in1k, not of resnet14t"):
         networks.Backend("resnet14t", sigma=SIGMA, weights=path)
     with refused(BackendError, f"{path}: its network has the model_kwargs {{'stem_width': 32}}"):

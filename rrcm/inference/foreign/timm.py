@@ -26,6 +26,7 @@ OPTIONS: dict[Any, tuple[str, ...]] = {  # of timm's trainer, on a network and i
     str: ("interpolation", "gp"),
 }
 OF_TRAINER = "gp"  # an option that no other program has
+OF_TORCH = ("torch/folder", "torch/image_folder")  # data sets, beside timm's own folders
 AVERAGED = "n_averaged"  # PyTorch's AveragedModel counts in it
 
 
@@ -77,10 +78,12 @@ class Backend(_network.Backend):
             for key, value in (("mean", mean), ("std", std), ("size", size)):
                 if value and key in said and not _equal(value, said[key]):
                     notes.append(f"{weights}: trained with {key} {said[key]}, and not {value}")
-            self.natural = OF_TRAINER in options
-            if mapped := self.natural and options.get("class_map"):
+            data = str(options.get("dataset") or "")
+            self.natural = OF_TRAINER in options and "/" not in data
+            own_order = [] if self.natural or data in ("", *OF_TORCH) else [data]
+            for origin in (*own_order, *filter(None, [options.get("class_map")])):
                 notes.append(
-                    f"{weights}: its classes are in the order of {shown(mapped)}; name them so "
+                    f"{weights}: its classes are in the order of {shown(origin)}; name them so "
                     "with --classes"
                 )
         self.notes = tuple(notes)
