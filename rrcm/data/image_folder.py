@@ -4,10 +4,9 @@ import io
 import posixpath
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -90,9 +89,9 @@ def folder(
         if above:
             passed_over.append(f"folders before the paths in {labels}: {above}")
     else:
-        key = _natural if natural else None
-        known, own = _sorted_into_folders(root, names, classes, named=named, key=key)
-        folders = sorted({name.partition("/")[0] for name in names if "/" in name}, key=key)
+        folders = sorted({name.partition("/")[0] for name in names if "/" in name})
+        folders = sorted(folders, key=_natural) if natural else folders
+        known, own = _by_folder(root, names, folders, classes, named=named)
         if not named and sorted(folders) != sorted(folders, key=_natural):
             taken, other = ("timm", "torchvision") if natural else ("torchvision", "timm")
             if own is classes:
@@ -266,19 +265,13 @@ def _number(label: str) -> int | None:
 
 def _natural(name: str) -> list[int | str]:
     """The key of timm's order: without the case of letters, and numbers by their value."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name.lower())]
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name.lower())]
 
 
-def _sorted_into_folders(
-    root: Path,
-    names: list[str],
-    classes: list[str],
-    *,
-    named: bool,
-    key: Callable[[str], Any] | None,
+def _by_folder(
+    root: Path, names: list[str], folders: list[str], classes: list[str], *, named: bool
 ) -> tuple[dict[str, int], list[str]]:
     """Labels from the top-level folder of each picture, and the class names of the outputs."""
-    folders = sorted({name.partition("/")[0] for name in names if "/" in name}, key=key)
     loose = [name for name in names if "/" not in name]
     if not folders:
         return dict.fromkeys(names, UNKNOWN), classes

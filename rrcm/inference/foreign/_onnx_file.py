@@ -179,10 +179,11 @@ def _read_by(node: onnx.NodeProto) -> set[str]:
 
 def _of_several(kind: onnx.TypeProto.Tensor, batch: int) -> bool:
     """Whether a tensor that is made of the pictures has no part for each of them."""
-    sides = kind.shape.dim
-    if batch or not kind.HasField("shape"):
-        return kind.HasField("shape") and all(side.dim_value == 1 for side in sides)
-    return all(side.HasField("dim_value") for side in sides)
+    if not kind.HasField("shape"):
+        return False
+    if batch:
+        return all(side.dim_value == 1 for side in kind.shape.dim)
+    return all(side.HasField("dim_value") for side in kind.shape.dim)
 
 
 def _without_links(tensors: list[TensorProto], path: Path) -> tuple[Path, list[Path]]:
