@@ -10,7 +10,7 @@ from builders import refused
 from dvc.repo import Repo
 from dvc_data.hashfile import hash as hashing
 
-from pipeline.runtime import graph
+from pipeline.runtime import graph, repository
 from rrcm.core.errors import StageError
 
 GRAPH = """
@@ -118,9 +118,9 @@ def test_tracking_keeps_an_equal_pointer_and_tells_of_a_new_one(here: Path):
     (here / "data").mkdir()
     (here / "data/a").write_text("a")
 
-    assert graph.track(Path("data"))
+    assert repository.track(Path("data"))
     pointer = (here / "data.dvc").read_bytes()
-    assert not graph.track(Path("data"))
+    assert not repository.track(Path("data"))
     assert (here / "data.dvc").read_bytes() == pointer
     (here / "data/a").write_text("b")
-    assert graph.track(Path("data"))
+    assert repository.track(Path("data"))
