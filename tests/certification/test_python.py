@@ -966,3 +966,36 @@ def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
 
     assert found.failed == 0 and found.attempted > 10
     assert "Certified accuracy" in Path("page.html").read_text()
+
+
+class Elsewhere(nn.Module):
+    """Scores are distances from two prototypes that are no parameters."""
+
+    def __init__(self, kind: str, change: float = 0.0) -> None:
+        super().__init__()
+        wanted = torch.linspace(0.2, 0.8, 2).repeat(16, 1).T + torch.tensor([[0.0], [change]])
+        self.kind = kind
+        if kind == "buffer that is not saved":
+            self.register_buffer("kept", wanted, persistent=False)
+        elif kind == "list":
+            self.kept = [*wanted]
+        else:
+            self.kept = wanted.numpy() if kind == "array" else wanted
+
+    def forward(self, x):
+        if self.kind == "array":
+            kept = torch.from_numpy(self.kept)
+        else:
+            kept = torch.stack(self.kept) if self.kind == "list" else self.kept
+        return -torch.cdist(x.flatten(1), kept)
+
+
+@pytest.mark.parametrize("kind", ["attribute", "list", "array", "buffer that is not saved"])
+def test_votes_of_prototypes_are_not_those_of_slightly_other_ones(tmp_path: Path, kind: str):
+    """Whose scores are in the same order for all pictures of the fingerprint."""
+    path = tmp_path / "votes.jsonl"
+    drawn = smooth(Elsewhere(kind).eval()).certify(IMAGES, votes=path, **FAST)
+
+    assert said(smooth(Elsewhere(kind).eval()).certify(IMAGES, votes=path, **FAST)) == said(drawn)
+    with refused(VotesError, "holds votes of another classifier"):
+        smooth(Elsewhere(kind, change=1e-4).eval()).certify(IMAGES, votes=path, **FAST)

@@ -342,6 +342,32 @@ def test_labels_of_two_folders_are_not_of_one(tmp_path: Path):
             folder(tmp_path, labels=labels)
 
 
+@pytest.mark.parametrize(
+    ("names", "shown", "outputs"),
+    [
+        (["+1", "-1"], ["1", "-1"], [0, 1]),
+        (["-2", "-1", "+1", "+2"], ["1", "2", "-1", "-2"], [2, 3, 1, 0]),
+        (["0.5", "1", "1.5"], ["1,5", "0,5", "1.0"], [2, 0, 1]),
+        (["2e3", "1e3"], ["1.00E+03", "2000"], [1, 0]),
+    ],
+    ids=["signs", "signs of four", "fractions", "exponents"],
+)
+def test_names_that_are_numbers_are_found_as_a_spreadsheet_shows_them(
+    tmp_path: Path, names: list[str], shown: list[str], outputs: list[int]
+):
+    """And no such label is the number of an output."""
+    files = [f"{place}.png" for place in range(len(shown))]
+    fill(tmp_path, *files)
+    labels = tmp_path / "labels.csv"
+    rows = [f"{file};{label}" for file, label in zip(files, shown, strict=True)]
+    labels.write_text("\n".join(["file;label", *rows]))
+
+    assert folder(tmp_path, names, labels=labels).split.labels.tolist() == outputs
+    labels.write_text("file;label\n0.png;3")
+    with refused(DataError, f"'3' is no class of the {len(names)}"):
+        folder(tmp_path, names, labels=labels)
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_labels_that_count_from_one_are_said_to(tmp_path: Path, named: bool):
     """In a table and as folders; names of the outputs that are these numbers are taken."""
