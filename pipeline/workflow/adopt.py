@@ -100,8 +100,11 @@ def _take(stage: PipelineStage, record: Any, folder: Path) -> tuple[bool, str]:
     note = Path(without_dvc.RECORDS, f"{name}.json")
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     write_json(note, json.loads(note.read_bytes()) | {"adopted": date})
-    stage.save()
-    stage.commit()
+    for dep in stage.deps:
+        dep.save()
+    for made in stage.outs:
+        made.save()
+        made.commit()
     lockfile.adopt({name: to_single_stage_lockfile(stage)}, over={name: before})
     return True, "adopted"
 
