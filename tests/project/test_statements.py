@@ -6,7 +6,6 @@ Python names, and each is looked up in the program.
 
 import ast
 import importlib
-import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import click
 import pandas as pd
 import typer
 from typer.testing import CliRunner
-from workspace import ROOT, Workspace, tracked
+from workspace import ROOT, Workspace, shell, tracked
 
 from benchmarks.published import claimed
 from rrcm.cli import main as cli
@@ -65,18 +64,6 @@ def texts() -> dict[str, str]:
         tables[1::2] = [re.sub(r"^ *\|[^|]*", "", table, flags=re.M) for table in tables[1::2]]
         found[path] = "".join(tables)
     return {path.relative_to(ROOT).as_posix(): text for path, text in found.items()}
-
-
-def shell(text: str) -> Iterator[list[str]]:
-    """The commands of a page's console blocks, as words."""
-    for block in re.findall(r"```console\n(.*?)```", text, re.S):
-        for line in block.replace("\\\n", " ").splitlines():
-            if line.startswith("$ "):
-                words = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=True)
-                words.whitespace_split = True
-                for more, command in itertools.groupby(words, lambda word: not {*word} <= {*"&|;"}):
-                    if more:
-                        yield [*command]
 
 
 def inline(text: str) -> Iterator[str]:

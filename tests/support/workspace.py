@@ -2,11 +2,14 @@
 
 import fcntl
 import hashlib
+import itertools
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from pipeline.runtime import code
+from pipeline.workflow.plan import Node
 
 ROOT = Path(__file__).parents[2]
 MINI, MORE = ROOT / "tests/mini.yaml", ROOT / "tests/mini-more.yaml"
@@ -117,6 +121,23 @@ def tracked(*patterns: str) -> list[Path]:
     """Files that git knows, of globs; users have others beside them."""
     names = git("ls-files", "-z", *(f":(glob){pattern}" for pattern in patterns)).split("\0")
     return [ROOT / name for name in names if name and (ROOT / name).is_file()]
+
+
+def shell(page: str) -> Iterator[list[str]]:
+    """The commands in the console blocks of a page, as words."""
+    for block in re.findall(r"```console\n(.*?)```", page, re.S):
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.startswith("$ "):
+                words = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=True)
+                words.whitespace_split = True
+                for more, command in itertools.groupby(words, lambda word: not {*word} <= {*"&|;"}):
+                    if more:
+                        yield [*command]
+
+
+def node(name: str, *upstream: str, reason: str = "") -> Node:
+    """A stage of a plan, which runs if there is a reason."""
+    return Node(name=name, upstream=upstream, devices=1, inputs=(), reason=reason, forced=False)
 
 
 def create(path: Path) -> Workspace:

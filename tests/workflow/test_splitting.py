@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from builders import header, random_votes, refused
-from workspace import EVAL, Workspace
+from workspace import EVAL, Workspace, node
 
 from pipeline.workflow import lockfile, reproduce, splitting, stage_run
-from pipeline.workflow.plan import Node
 from rrcm.certification.votes import records
 from rrcm.core.errors import VotesError
 
@@ -18,21 +17,10 @@ STAGE, DIGEST = f"sample@{EVAL}", "0123456789abcdef" * 4
 VOTES = Path("votes") / f"{EVAL}.jsonl"
 
 
-def node(name: str, *upstream: str, changed: bool = False) -> Node:
-    return Node(
-        name=name,
-        upstream=upstream,
-        devices=1,
-        inputs=(),
-        reason="its command changed" if changed else "",
-        forced=False,
-    )
-
-
 def test_only_samplings_that_may_run_have_shares_and_wait_for_them():
     plan = [
         node("export@a"),
-        node("export@b", changed=True),
+        node("export@b", reason="its command changed"),
         node("sample@a", "export@a"),
         node("sample@b", "export@b"),
         node("certify@b", "sample@b"),
