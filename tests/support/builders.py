@@ -2,6 +2,7 @@
 
 import atexit
 import json
+import resource
 import sys
 import warnings
 from collections.abc import Iterator
@@ -71,6 +72,17 @@ def printed(folder: Path, *words: str, code: int = 0) -> str:
         result = CliRunner().invoke(cli.app, words)
     assert result.exit_code == code, result.exception
     return result.output
+
+
+@contextmanager
+def limited(most: int) -> Iterator[None]:
+    """No file may grow beyond so many bytes, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @cache

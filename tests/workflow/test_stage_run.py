@@ -5,7 +5,6 @@ import inspect
 import json
 import os
 import pickle
-import resource
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from threading import Event
 import dvc
 import older
 import pytest
-from builders import refused
+from builders import limited, refused
 from dvc.lock import make_lock
 from dvc.repo import Repo
 from survivors import mark, marked, until
@@ -256,16 +255,10 @@ def test_an_error_of_the_stage_itself_takes_a_line_and_changes_no_entry(here: Pa
 
 
 def test_what_the_cache_could_not_keep_is_a_failure_though_dvc_ends_well(here: Path):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))  # as a full disk
-    try:
-        run = Run("folder")
-        with pytest.raises(Failed, match="failed to transfer"):
-            run.end()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with limited(1_000_000), pytest.raises(Failed, match="failed to transfer") as caught:
+        Run("folder").end()
 
-    assert run.result.retryable
+    assert caught.value.retryable
 
 
 def test_a_stage_that_dvc_finds_busy_may_be_tried_again(here: Path):
