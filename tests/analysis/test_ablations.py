@@ -238,7 +238,11 @@ def test_ablations_and_presets_replace_each_other_until_somebody_edits_one(folde
         use("digits")
 
     assert (folder / "params.yaml").read_text() == edited
-    use("digits", force=True)
+    (folder / "presets/wrong.yaml").write_text("name: wrong\n")
+    with refused(ConfigError, "unknown key 'name'"):
+        use("wrong", force=True)
+    assert (folder / "params.yaml").read_text() == edited
+    assert use("digits", force=True)[1] == (ROOT / "presets/digits.yaml").read_text()
 
 
 def test_a_preset_that_is_not_there_writes_nothing(folder):

@@ -13,7 +13,6 @@ from builders import random_votes
 from onnx_networks import save
 from PIL import Image
 
-from rrcm.certification.sampling import drawing
 from rrcm.certification.stopping import anytime, spending
 from rrcm.certification.votes import records
 from rrcm.cli import requests
@@ -48,29 +47,25 @@ def asked(name: str = "right", **options) -> requests.Request:
     return Project().request(Options(**source | ASKED | options))
 
 
-def never(*arguments, **options):
-    raise AssertionError("this was not to be done again")
-
-
 # What is there already.
 
 
-def test_votes_that_are_there_are_not_drawn_again(here: Path, monkeypatch):
-    alone = on_demand.certify(asked(), Project())
-    monkeypatch.setattr(drawing, "run", never)
-
-    assert on_demand.certify(asked(), Project()) == alone
-
-
-def test_of_votes_in_shards_only_those_that_are_missing_are_drawn(here: Path, capfd):
+def test_of_votes_only_those_that_are_missing_are_drawn(here: Path, capfd):
+    """What shards have, in any order, is of the votes of one process; what is there is used."""
     written = set()
-    for shard, known in (("1/3", 7), ("3/3", 13), ("2/3", 20)):
-        on_demand.certify(asked(shard=shard), Project())
+    for shard, known in (("", 0), ("1/3", 7), ("3/3", 13), ("2/3", 20)):
+        if shard:
+            said = on_demand.certify(asked(shard=shard), Project())
+            assert f"share {shard}" in said and "without --shard" in said
         shared = on_demand.certify(asked(), Project())
         (path,) = [Path(line[7:]) for line in shared.splitlines() if line.startswith("votes: ")]
-        assert f" {known} of 20 images have votes already" in capfd.readouterr().err
-        written.add(path.read_bytes())
+        (table,) = here.glob("results/*.csv")
+        noted = capfd.readouterr().err
+        assert (f" {known} of 20 images have votes already" in noted) == bool(known)
+        written.add((path.read_bytes(), table.read_bytes()))
+        assert on_demand.certify(asked(), Project()) == shared and not capfd.readouterr().err
         path.unlink()
+        table.unlink()
     assert len(written) == 1
 
 

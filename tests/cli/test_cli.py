@@ -18,7 +18,7 @@ from workspace import EVAL, ROOT, RUN, Workspace
 
 import rrcm
 from pipeline.cli.main import checkout as project
-from pipeline.project import presets, runs
+from pipeline.project import runs
 from rrcm.certification import certify
 from rrcm.cli import app as program
 from rrcm.cli import main as cli
@@ -298,31 +298,6 @@ def test_times_are_seconds():
     assert [*map(requests.seconds, ("90s", "10m", "1.5h", "0.5s"))] == [90, 600, 5400, 0.5]
 
 
-def test_presets_replace_only_what_is_nobodys_work(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "presets").mkdir()
-    texts = {name: f"# {name}\n{(ROOT / 'tests/mini.yaml').read_text()}" for name in ("one", "two")}
-    for name in texts:
-        (tmp_path / f"presets/{name}.yaml").write_text(texts[name])
-
-    presets.use("one", base=None, force=False)
-    presets.use("two", base=None, force=False)
-    assert (tmp_path / "params.yaml").read_text() == texts["two"]
-
-    (tmp_path / "params.yaml").write_text("name: mine\n")
-    with pytest.raises(ConfigError, match="edited"):
-        presets.use("one", base=None, force=False)
-    assert (tmp_path / "params.yaml").read_text() == "name: mine\n"
-    presets.use("one", base=None, force=True)
-    with pytest.raises(ConfigError, match="Did you mean 'two'"):
-        presets.use("twoo", base=None, force=True)
-    assert (tmp_path / "params.yaml").read_text() == texts["one"]
-    (tmp_path / "presets/three.yaml").write_text("name: three\n")
-    with pytest.raises(ConfigError, match="unknown key 'name'"):
-        presets.use("three", base=None, force=True)
-    assert (tmp_path / "params.yaml").read_text() == texts["one"]
-
-
 def test_certify_uses_the_votes_of_the_graph_and_agrees_with_it(checkout: Workspace, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     output = printed(checkout.path, "certify", *RUN_VALUES)
@@ -330,21 +305,6 @@ def test_certify_uses_the_votes_of_the_graph_and_agrees_with_it(checkout: Worksp
 
     assert f"votes: votes/{EVAL}.jsonl" in output and not (checkout.path / ".rrcm/votes").exists()
     assert ours.read_bytes() == (checkout.path / f"certificates/{EVAL}.csv").read_bytes()
-
-
-def test_certify_with_more_draws_samples_and_resumes(checkout: Workspace):
-    command = ("certify", *RUN_VALUES, "--n", "300", "--subset", "first:5", "--stop", "none")
-
-    first = printed(checkout.path, *command)
-    (votes,) = checkout.path.glob(".rrcm/votes/*.jsonl")
-    whole = votes.read_bytes()
-    votes.rename(votes.with_suffix(".journal")).write_bytes(whole[: len(whole) // 2])
-    second = printed(checkout.path, *command)
-
-    table = certify.read(next(checkout.path.glob("results/*n300*.csv")))
-    assert "noisy images/s" in first and "5 images, n0 = 20, n = 300" in second
-    assert len(table) == 5 and set(table["n"]) == {300}
-    assert votes.read_bytes() == whole
 
 
 def test_predict_agrees_with_the_table_and_reads_pictures(finished: Workspace, tmp_path):
