@@ -29,12 +29,6 @@ def alter_shard(checkout: Workspace) -> None:
     path.write_bytes(content)
 
 
-def alter_raw_data(checkout: Workspace) -> None:
-    raw = checkout.path / "data/digits/digits.csv"
-    raw.chmod(0o644)
-    raw.write_bytes(raw.read_bytes()[:-1] + b"!")
-
-
 def rewrite_onnx(checkout: Workspace, change: Callable[[onnx.ModelProto], None]) -> None:
     path = checkout.path / f"onnx/{RUN}.onnx"
     model = onnx.load(path)
@@ -73,7 +67,6 @@ CASES = {
         lambda: sample.main(EVAL),
         "backend onnx",
     ),
-    "raw data": (alter_raw_data, shard.main, "data/digits/digits.csv: SHA-256 is"),
     "truncated shard": (
         truncate_shard,
         lambda: sample.main(EVAL),

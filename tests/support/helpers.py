@@ -23,22 +23,7 @@ MINI = params.load(TESTS / "mini.yaml")
 MORE = read_yaml(TESTS / "mini-more.yaml")
 PRETRAIN = MINI.pretrain["tiny"]
 MODEL = sections.Model(architecture="vit", shape=MINI.models["tiny"])
-DENOISING = Denoising(
-    network="dncnn",
-    model="small",
-    objective="mse",
-    seed=3,
-    start="none",
-    guide="none",
-    architecture="vit",
-    steps=1,
-    batch_size=16,
-    optimizer=PRETRAIN.optimizer,
-    ema=0.75,
-    loss={},
-    augment=[],
-    compute=PRETRAIN.compute,
-)
+DENOISING = parse(MORE["denoisers"]["tiny"] | {"steps": 1}, Denoising, where="denoisers")
 REPRESENTATION = parse(MORE["representations"]["tiny"], Representation, where="representations")
 
 few = settings(deadline=None, max_examples=25)

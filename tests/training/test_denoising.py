@@ -36,8 +36,11 @@ UVIT |= {"position_std": 0.5, "time_scale": 1000.0}
 DNCNN = {"image_size": 8, "channels": 1, "depth": 3, "width": 8, "momentum": 0.1}
 CFG = dataclasses.replace(
     DENOISING,
+    network="dncnn",
+    objective="mse",
     steps=8,
     optimizer=dataclasses.replace(DENOISING.optimizer, lr=1e-2, warmup=0.25),
+    ema=0.75,
     loss={"sigma": 0.5},
     augment=[{"gain": {"amount": 0.1}}],
 )
@@ -322,7 +325,7 @@ def test_a_guide_stays_as_it_is(tmp_path, monkeypatch):
     classifier.save(folder, network.state_dict(), model=MODEL, config={"classes": "abcd", **told})
     cfg = dataclasses.replace(CFG, objective="stability", guide="models/one", steps=2)
     guide = training.load_guide(cfg, DNCNN)
-    with pytest.raises(ConfigError, match=r"guide: models/one has channels 1, but models.small"):
+    with pytest.raises(ConfigError, match=r"guide: models/one has channels 1, but models.uvit"):
         training.load_guide(cfg, DNCNN | {"channels": 3})
     before = copy.deepcopy(guide.state_dict())
     x = torch.rand(2, 1, 8, 8)

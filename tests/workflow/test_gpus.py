@@ -169,8 +169,3 @@ def test_users_can_share_the_slots_of_a_folder_and_what_is_no_file_blocks_nobody
     with refused(StageError, "cpu-0.lock: must be a plain file"):
         take(1)
     (folder / "victim").touch(exist_ok=False)  # it has not been made
-    for file in (files[0], files[2]):
-        file.unlink()
-    os.mkfifo(files[2])  # whoever opens it waits for a writer
-    with refused(StageError, "turn.lock: must be a plain file"):
-        take(1)

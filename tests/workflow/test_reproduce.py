@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from dvc.repo import Repo
 from ruamel.yaml import YAML
 from survivors import mark, marked, until
-from workspace import ROOT
+from workspace import ROOT, Workspace
 
 from pipeline.workflow import lockfile
 
@@ -91,15 +90,7 @@ def here(done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 def start(path: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [str(Path(sys.executable).with_name("rrcm")), "repro", *arguments],
-        cwd=path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    return Workspace(path).start("rrcm", "repro", *arguments, PYTHONPATH=str(ROOT))
 
 
 def repro(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
