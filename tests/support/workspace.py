@@ -12,12 +12,11 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ruamel.yaml import YAML
 
 from pipeline.runtime import code
-from pipeline.workflow.plan import Node
 
 ROOT = Path(__file__).parents[2]
 MINI, MORE = ROOT / "tests/mini.yaml", ROOT / "tests/mini-more.yaml"
@@ -39,14 +38,16 @@ class Workspace:
             **more,
         }
 
-    def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
+    def start(
+        self, *command: str, output: int | IO[Any] = subprocess.PIPE, **environment: str
+    ) -> subprocess.Popen[str]:
         """Start a command in a process group of its own."""
         return subprocess.Popen(
             command,
             cwd=self.path,
             env=self.environment(**environment),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
@@ -133,11 +134,6 @@ def shell(page: str) -> Iterator[list[str]]:
                 for more, command in itertools.groupby(words, lambda word: not {*word} <= {*"&|;"}):
                     if more:
                         yield [*command]
-
-
-def node(name: str, *upstream: str, reason: str = "") -> Node:
-    """A stage of a plan, which runs if there is a reason."""
-    return Node(name=name, upstream=upstream, devices=1, inputs=(), reason=reason, forced=False)
 
 
 def create(path: Path) -> Workspace:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from builders import limited, refused
 from dvc.lock import make_lock
-from dvc.repo import Repo
+from repositories import repository
 from survivors import until
 from workspace import EVAL, ROOT, RUN, Workspace
 
@@ -61,11 +61,8 @@ for i in range(20):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository in which everything is up to date."""
-    path = tmp_path_factory.mktemp("made")
-    Repo.init(str(path), no_scm=True).close()
-    files = {"dvc.yaml": GRAPH, "params.yaml": PARAMS, "code.py": "pass\n", "raw": "raw\n"}
-    for name, text in files.items():
-        (path / name).write_text(text)
+    files = {"params.yaml": PARAMS, "code.py": "pass\n", "raw": "raw\n"}
+    path = repository(tmp_path_factory.mktemp("made"), GRAPH, files)
     for command in (["add", "--quiet", "raw"], ["repro", "--quiet"]):
         subprocess.run([sys.executable, "-m", "dvc", *command], cwd=path, check=True)
     return path

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from builders import header, random_votes, refused
-from workspace import EVAL, Workspace, node
+from repositories import node
+from workspace import EVAL, Workspace
 
 from pipeline.workflow import lockfile, reproduce, splitting, stage_run
 from rrcm.certification.votes import records

@@ -5,7 +5,8 @@ import os
 import shutil
 
 from dvc.repo import Repo
-from workspace import RUN, Workspace, node
+from repositories import node
+from workspace import RUN, Workspace
 
 from pipeline.workflow import plan, status
 from pipeline.workflow.changes import MISSING
