@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 import pandas as pd
 import typer
+from builders import understood
 from typer.testing import CliRunner
 from workspace import ROOT, Workspace, shell, tracked
 
@@ -140,20 +141,11 @@ def test_commands_of_pages_are_understood(finished: Workspace, monkeypatch):
     for command in (command for page in PAGES for command in shell(page.read_text())):
         program, *words = command
         if program == "rrcm":
-            understood(PROGRAM, "rrcm", words)
+            understood(words)
         if program == "make":
             assert {*words} - {word for word in words if "=" in word} <= {*targets}, command
         if program == "python" and words[0] == "-m":
             assert importlib.util.find_spec(words[1]), command
-
-
-def understood(node: click.Command, name: str, words: list[str], parent=None) -> None:
-    with node.make_context(name, [*words], parent=parent) as context:
-        context.obj = Path.cwd()  # where relative paths are from
-        if hasattr(node, "commands"):
-            left = [*context._protected_args, *context.args]
-            name, inner, words = node.resolve_command(context, left)
-            understood(inner, name, words, context)
 
 
 def test_what_only_reads_runs_as_the_pages_have_it(checkout: Workspace, monkeypatch):

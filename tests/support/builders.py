@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import typer
 from helpers import MODEL
 from hypothesis import settings
 from ruamel.yaml import YAML
@@ -72,6 +73,17 @@ def printed(folder: Path, *words: str, code: int = 0) -> str:
         result = CliRunner().invoke(cli.app, words)
     assert result.exit_code == code, result.exception
     return result.output
+
+
+def understood(words: list[str]) -> None:
+    """Fail on a command of `rrcm` that does not exist, and on a wrong option or value of one."""
+    node, name, context = typer.main.get_command(cli.app), "rrcm", None
+    while True:
+        with node.make_context(name, [*words], parent=context) as context:
+            context.obj = Path.cwd()  # where relative paths are from
+        if not hasattr(node, "commands"):
+            return
+        name, node, words = node.resolve_command(context, [*context._protected_args, *context.args])
 
 
 @contextmanager
