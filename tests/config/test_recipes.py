@@ -58,9 +58,7 @@ VIEWS = {  # code: MoCo-v3's two views; the third only flipped
     "plain": [{"flip": {"p": 0.5}}],
 }
 AUGMENT = {  # log, but for CIFAR-10, where they have none
-    ("cifar10", "s025"): [{"crop": {"pad": 4}}, {"flip": {"p": 0.5}}],
-    ("cifar10", "s050"): [{"crop": {"pad": 4}}, {"flip": {"p": 0.5}}],
-    ("cifar10", "s100"): [{"crop": {"pad": 4}}, {"flip": {"p": 0.5}}],
+    **{("cifar10", name): [{"crop": {"pad": 4}}, {"flip": {"p": 0.5}}] for name in SIGMAS},
     ("imagenet", "s025"): [
         {"resized_crop": CUT},
         {"randaugment": {"policy": "rand-m9-mstd0.5-inc1"}},

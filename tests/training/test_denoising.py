@@ -15,6 +15,7 @@ from torch import nn
 
 from rrcm.core import registry
 from rrcm.core.errors import ConfigError
+from rrcm.core.schema import parse
 from rrcm.diffusion import training
 from rrcm.diffusion.objectives import diffusion
 from rrcm.models.trained import denoiser
@@ -64,16 +65,10 @@ class Tiny(nn.Module):
         return self.inner(x) + self.time(told[:, None] / 100)[:, :, None, None]
 
 
-class Guide(nn.Module):
+def guiding():
     """A classifier of pixels [B, 2, 4, 4], with weights that nothing may move."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.linear = nn.Linear(32, 3).double()
-
-    def forward(self, x):
-        return self.linear(x.flatten(1))
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(32, 3).double())
 
 
 def pixels(rows=6):
@@ -85,19 +80,12 @@ def pixels(rows=6):
 def asked(name, network, *, step=0, rows=6, guide=None, **changed):
     """The loss of an objective, [B], for some pixels."""
     objective = registry.load("denoiser_objectives", name)
-    cfg = objective.Config(**parsed(name, **changed))
+    cfg = parse(CONSTANTS[name] | changed, objective.Config, where="loss")
     x, y = pixels(rows)
     schedule = objective.schedule(cfg)
     times = None if schedule is None else Times(schedule)
-    guide = guide or (Guide() if objective.GUIDED else None)
+    guide = guide or (guiding() if objective.GUIDED else None)
     return objective.loss(network, x, y, guide=guide, times=times, draw=Draws(5, step), cfg=cfg)
-
-
-def parsed(name, **changed):
-    found = CONSTANTS[name] | changed
-    if isinstance(found.get("schedule"), dict):
-        found["schedule"] = Schedule(**found["schedule"])
-    return found
 
 
 def test_squared_error_is_of_pixels():
@@ -114,7 +102,7 @@ def test_squared_error_is_of_pixels():
 
 def test_a_guide_is_asked_of_the_denoised_image_for_what_it_says_of_the_image():
     x, y = pixels()
-    network, guide, z = Tiny(), Guide(), Draws(5, 0).normal(x)
+    network, guide, z = Tiny(), guiding(), Draws(5, 0).normal(x)
     log_p = guide(network(x + 0.5 * z, torch.zeros(6).double())).log_softmax(dim=1)
     said = guide(x).argmax(dim=1)
 
@@ -142,7 +130,8 @@ def test_loss_of_a_vp_process_is_the_error_of_the_predicted_noise(schedule):
         told = torch.tensor([t * 1000 / 12 if schedule.rescale else t], dtype=torch.float64)
         expected.append((network(noisy[None], told)[0] - z[i]).square().mean())
 
-    loss = asked("diffusion", network, schedule=schedule, mean=0.0, std=0.0)
+    process = dataclasses.asdict(schedule)
+    loss = asked("diffusion", network, schedule=process, mean=0.0, std=0.0)
 
     torch.testing.assert_close(loss, torch.stack(expected))
 
@@ -197,7 +186,7 @@ def test_objective(name):
     """
     objective = registry.load("denoiser_objectives", name)
     network = Tiny()
-    guide = Guide().eval().requires_grad_(False) if objective.GUIDED else None
+    guide = guiding().eval().requires_grad_(False) if objective.GUIDED else None
     optimizer = torch.optim.SGD(network.parameters(), lr=0.02)
     history = []
     for _ in range(10):
@@ -221,14 +210,18 @@ def test_objective(name):
     ("name", "change", "message"),
     [
         ("mse", {"sigma": 0.0}, "sigma: must be positive"),
-        ("stability", {"sigma": math.inf}, "sigma: must be positive"),
+        ("stability", {"sigma": math.inf}, "sigma: expected a finite number, got inf"),
         ("diffusion", {"std": 0.0}, "std: must be positive"),
-        ("diffusion", {"schedule": COSINE}, "mean, std: of edm alone, set them to 0, got -1.2"),
+        (
+            "diffusion",
+            {"schedule": dataclasses.asdict(COSINE)},
+            "mean, std: of edm alone, set them to 0, got -1.2",
+        ),
     ],
 )
 def test_constants_that_mean_nothing_are_refused(name, change, message):
     with pytest.raises(ConfigError, match=message):
-        registry.load("denoiser_objectives", name).Config(**parsed(name, **change))
+        asked(name, Tiny(), **change)
 
 
 class Dropped(nn.Module):

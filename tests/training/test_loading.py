@@ -53,20 +53,9 @@ def source(request, photos):
     return images(sum(SIZES), (3, 8, 8)), VIEWS
 
 
-def load(split, views, *, start=0, stop=4, batch_size=6, seed=0, workers=0, where="pretrain"):
-    return [
-        *loading.batches(
-            split,
-            views,
-            batch_size=batch_size,
-            seed=seed,
-            start=start,
-            stop=stop,
-            device="cpu",
-            workers=workers,
-            where=where,
-        )
-    ]
+def load(split, views, **changed):
+    asked = {"batch_size": 6, "seed": 0, "start": 0, "stop": 4, "workers": 0, "where": "pretrain"}
+    return [*loading.batches(split, views, device="cpu", **asked | changed)]
 
 
 def same(one, other):
