@@ -6,6 +6,7 @@ Python names, and each is looked up in the program.
 
 import ast
 import importlib
+import pkgutil
 import re
 import shlex
 from collections.abc import Iterator
@@ -242,17 +243,8 @@ def test_python_names_that_are_named_can_be_imported():
 
 @cache
 def importable(name: str) -> bool:
-    module, _, attribute = name.rpartition(".")
     try:
-        importlib.import_module(name)
-    except ModuleNotFoundError:
-        return bool(module) and importable(module) and hasattr(resolved(module), attribute)
+        pkgutil.resolve_name(name)
+    except (ModuleNotFoundError, AttributeError):
+        return False
     return True
-
-
-def resolved(name: str):
-    module, _, attribute = name.rpartition(".")
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        return getattr(resolved(module), attribute)

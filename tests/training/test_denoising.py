@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import DENOISING, MODEL, equal, split
+from helpers import DENOISING, MODEL, descent, equal, split
 from torch import nn
 
 from rrcm.core import registry
@@ -187,17 +187,10 @@ def test_objective(name):
     objective = registry.load("denoiser_objectives", name)
     network = Tiny()
     guide = guiding().eval().requires_grad_(False) if objective.GUIDED else None
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.02)
-    history = []
-    for _ in range(10):
-        loss = asked(name, network, guide=guide)
-        history.append(loss.mean())
-        optimizer.zero_grad()
-        history[-1].backward()
-        optimizer.step()
+    history = descent(network, lambda: asked(name, network, guide=guide), lr=0.02, steps=10)
 
     assert re.search(r"\(20\d\d\), arXiv:\d{4}\.\d{5}", objective.__doc__), "say which paper"
-    assert loss.shape == (6,), "the trainer averages"
+    assert asked(name, network, guide=guide).shape == (6,), "the trainer averages"
     assert history[-1] < history[0]
     told = [network.time.weight] if name != "diffusion" else []  # of zeros, but for its bias
     assert all(

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -19,7 +18,7 @@ import pytest
 import repositories
 from builders import limited, refused
 from dvc.lock import make_lock
-from survivors import mark, marked, until
+from survivors import marked, until
 from workspace import ROOT
 
 from pipeline.workflow import dvc_says, gpus, lockfile, stage_run
@@ -104,7 +103,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def here(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marker: dict[str, str]
+) -> Path:
     """A repository on a host of its own, before its stages run again; every process must end."""
     path = tmp_path / "here"
     shutil.copytree(made, path, symlinks=True)
@@ -112,13 +113,9 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("RRCM_SLOTS_DIR", str(tmp_path / "slots"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    for name, value in (marker := mark()).items():
+    for name, value in marker.items():
         monkeypatch.setenv(name, value)
-    yield path
-    left = marked(marker)
-    for process in left:
-        process.kill()
-    assert not left
+    return path
 
 
 class Run:
