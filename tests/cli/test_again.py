@@ -7,11 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from builders import random_votes
-from onnx_networks import save
-from PIL import Image
+from onnx_networks import pictures, save
 
 from rrcm.certification.stopping import anytime, spending
 from rrcm.certification.votes import records
@@ -21,7 +19,7 @@ from rrcm.cli.options import Options
 from rrcm.cli.project import Project
 from rrcm.core.errors import PlausibilityWarning
 
-SIDE, PICTURES = 4, 20
+SIDE = 4
 TABLE = spending.DEFAULTS | {"radii": [0.0, 0.25, 0.5, 0.75, 1.0]}
 ASKED = {"sigma": 0.1, "n": 50, "size": str(SIDE), "channels": 1, "resize": "exact"}
 
@@ -29,15 +27,9 @@ ASKED = {"sigma": 0.1, "n": 50, "size": str(SIDE), "channels": 1, "resize": "exa
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
     """A folder outside any checkout: pictures, dark and bright, and what tells them apart."""
-    rng = np.random.default_rng(0)
-    for name, low in (("bright", 150), ("dark", 0)):
-        (tmp_path / "pictures" / name).mkdir(parents=True)
-        for i in range(PICTURES // 2):
-            pixels = rng.integers(low, low + 100, (SIDE, SIDE), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{i}.png")
-    mean = np.ones((SIDE**2, 1)) / SIDE**2  # of squares: above 0.34 if bright, below 0.16 if dark
-    save(tmp_path / "right.onnx", np.hstack([mean, -mean]), (-0.25, 0.25))
-    save(tmp_path / "constant.onnx", np.hstack([mean, -mean]), (50.0, 0.0))
+    pictures(tmp_path / "pictures", SIDE, each=10)
+    save(tmp_path / "right.onnx", SIDE)
+    save(tmp_path / "constant.onnx", SIDE, (50.0, 0.0))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import functools
 import itertools
 import math
 import re
@@ -12,6 +11,7 @@ import pytest
 import torch
 from helpers import DENOISING, MODEL, descent, equal, split
 from torch import nn
+from trainings import finish, resume
 
 from rrcm.core import registry
 from rrcm.core.errors import ConfigError
@@ -244,33 +244,14 @@ def begin(name):
     return cfg, training.start(cfg, shape)
 
 
-def finish(state, cfg, guide=None):
-    for _ in training.denoise(state, DATA, cfg, guide):
-        pass
-    return state
-
-
-@functools.cache
-def uninterrupted(name):
-    cfg, state = begin(name)
-    return finish(state, cfg)
-
-
 @pytest.mark.parametrize("name", ["mse", "diffusion", "dropout"])
 def test_resumed_is_uninterrupted_bit_for_bit(name, tmp_path):
     """Weights, statistics, their average, moments and log; amid the second epoch of four steps."""
-    cfg, state = begin(name)
-    interrupted = next(s for s in training.denoise(state, DATA, cfg) if s.step == 5)
-    interrupted.save(tmp_path / "interrupted")
-    torch.manual_seed(666)  # whatever happens in between
+    cfg, _ = begin(name)
 
-    _, resumed = begin(name)
-    assert resumed.resume(tmp_path / "interrupted")
-    finish(resumed, cfg).save(tmp_path / "resumed")
-    uninterrupted(name).save(tmp_path / "uninterrupted")
-
-    same = (tmp_path / "resumed").read_bytes() == (tmp_path / "uninterrupted").read_bytes()
-    assert same, "resuming changed the run"
+    resumed = resume(
+        lambda: begin(name)[1], lambda state: training.denoise(state, DATA, cfg), tmp_path, at=5
+    )
     assert resumed.gradients == 8 * 16
 
 
@@ -292,11 +273,13 @@ def test_what_is_kept_is_the_average_of_the_weights_and_the_last_statistics():
 
 
 def test_no_steps_leave_the_start_as_it_is(tmp_path):
-    before = uninterrupted("mse").modules["network"].state_dict()
+    cfg, state = begin("mse")
+    before = finish(training.denoise(state, DATA, cfg)).modules["network"].state_dict()
     denoiser.save(tmp_path, before, network="dncnn", shape=DNCNN, schedule=None)
     cfg = dataclasses.replace(CFG, start=str(tmp_path), steps=0)
 
-    state = finish(training.start(cfg, DNCNN), cfg)
+    state = training.start(cfg, DNCNN)
+    assert [*training.denoise(state, DATA, cfg)] == []
 
     assert equal(training.result(state).state_dict(), before)
 
@@ -316,7 +299,7 @@ def test_a_guide_stays_as_it_is(tmp_path, monkeypatch):
     before = copy.deepcopy(guide.state_dict())
     x = torch.rand(2, 1, 8, 8)
 
-    state = finish(training.start(cfg, DNCNN), cfg, guide.train())
+    state = finish(training.denoise(training.start(cfg, DNCNN), DATA, cfg, guide.train()))
 
     torch.testing.assert_close(guide(x), network.eval()(x, torch.tensor(0.7)))
     assert equal(guide.state_dict(), before)

@@ -1,7 +1,6 @@
 """Training: resumed is uninterrupted, and each step does what its schedule says."""
 
 import dataclasses
-import functools
 import itertools
 import math
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ import pytest
 import torch
 from helpers import MINI, MODEL, PRETRAIN, Linear, equal, split
 from torch import nn
+from trainings import finish, resume
 
 from rrcm.config.sections import Mix, Momentum
 from rrcm.core.errors import ConfigError, TrainingError
@@ -80,33 +80,10 @@ PROCEDURES = {
 }
 
 
-def finish(states):
-    for state in states:  # noqa: B007 (the last one is wanted)
-        pass
-    return state
-
-
-@functools.cache
-def uninterrupted(procedure):
-    begin, run = PROCEDURES[procedure]
-    return finish(run(begin()))
-
-
 @pytest.mark.parametrize("procedure", PROCEDURES)
 def test_resumed_is_uninterrupted_bit_for_bit(procedure, tmp_path):
     """Weights, buffers, moments, best weights and log: all that the file of a state holds."""
-    begin, run = PROCEDURES[procedure]
-    interrupted = next(state for state in run(begin()) if state.step == 7)
-    interrupted.save(tmp_path / "interrupted")
-    torch.manual_seed(666)  # whatever happens in between
-
-    resumed = begin()
-    assert resumed.resume(tmp_path / "interrupted")
-    finish(run(resumed)).save(tmp_path / "resumed")
-    uninterrupted(procedure).save(tmp_path / "uninterrupted")
-
-    same = (tmp_path / "resumed").read_bytes() == (tmp_path / "uninterrupted").read_bytes()
-    assert same, "resuming changed the run"
+    resume(*PROCEDURES[procedure], tmp_path, at=7)
 
 
 def descend(slope, *, steps=1, **changed):
