@@ -338,12 +338,8 @@ def test_the_report_has_the_table_and_its_numbers(tmp_path, undrawn):
         for radius, share in zip(part["radius"], part["certified"], strict=True):
             assert float(row[f"r = {radius:g}"].split()[0]) == pytest.approx(100 * share, abs=0.1)
         assert all(str(cell) in page for cell in row["ACR"].split(" ", 1))
-    assert [ablations.text(v) for v in ([], [0.5, 1.0], True, "a")] == [
-        "none",
-        "0.5, 1",
-        "true",
-        "a",
-    ]
+    texts = [ablations.text(value) for value in ([], [0.5, 1.0], True, "a")]
+    assert texts == ["none", "0.5, 1", "true", "a"]
     numbers = pd.read_csv(tmp_path / "ablations.csv")
     assert numbers["value"].tolist() == [v for v in (0.2, 0.5, 0.05) for _ in ALL_RADII]
     pd.testing.assert_frame_equal(numbers, wanted, check_exact=False, rtol=1e-8)

@@ -39,18 +39,15 @@ SIGMAS = {"s025": 0.25, "s050": 0.5, "s100": 1.0}
 LAMBDA = {"s025": 10.0, "s050": 20.0, "s100": 20.0}  # paper, code and log
 CUT = {"scale": [0.08, 1.0], "ratio": [0.75, 1.3333333]}
 COLOUR = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.2, "hue": 0.1, "p": 0.8}
+SEEN = [{"resized_crop": CUT}, {"jitter": COLOUR}, {"grey": {"p": 0.2}}]
 VIEWS = {  # code: MoCo-v3's two views; the third only flipped
     "first": [
-        {"resized_crop": CUT},
-        {"jitter": COLOUR},
-        {"grey": {"p": 0.2}},
+        *SEEN,
         {"blur": {"sigma": [0.1, 2.0], "p": 1.0}},
         {"flip": {"p": 0.5}},
     ],
     "second": [
-        {"resized_crop": CUT},
-        {"jitter": COLOUR},
-        {"grey": {"p": 0.2}},
+        *SEEN,
         {"blur": {"sigma": [0.1, 2.0], "p": 0.1}},
         {"solarize": {"threshold": 0.5, "p": 0.2}},
         {"flip": {"p": 0.5}},

@@ -80,17 +80,10 @@ JOB = {"SLURM_JOB_ID": "41007", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[1-
 ENDED = ".rrcm/slurm-41007.ended"
 
 
-def submit(cluster: Path, *words: str, fails: bool = False, gpus: str = "8") -> str:
-    given = dict(JOB)
-    given |= {"SLURM_GPUS_ON_NODE": gpus} if gpus else {}
-    given["PATH"] = f"{cluster}/.venv/bin:{os.environ['PATH']}"
-    return run(
-        "deploy/slurm/train.sbatch", *words, cwd=cluster, fails=fails, **given
-    ).stderr.strip()
-
-
 def test_slurm_trains_on_two_nodes_as_the_page_on_training_says(cluster: Path):
-    submit(cluster, "pretrain@b")
+    path = f"{cluster}/.venv/bin:{os.environ['PATH']}"
+    given = JOB | {"SLURM_GPUS_ON_NODE": "8", "PATH": path}
+    run("deploy/slurm/train.sbatch", "pretrain@b", cwd=cluster, **given)
     where, *asked = (cluster / "first.txt").read_text().splitlines()
     stage, *joined = (cluster / "second.txt").read_text().splitlines()
     parser = get_args_parser()

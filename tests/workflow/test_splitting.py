@@ -53,14 +53,11 @@ def drawn(tmp_path: Path, monkeypatch) -> list[records.Row]:
     return rows
 
 
-def journal() -> tuple[records.Header, list[records.Row], bool]:
-    return records.scan(splitting.SCRATCH / STAGE / DIGEST[:16] / splitting.JOURNAL)
-
-
 def test_what_shares_have_drawn_is_what_the_stage_resumes_from(drawn: list[records.Row]):
     splitting.merge(STAGE, DIGEST)
     splitting.merge(STAGE, DIGEST)  # as after a kill
-    found, rows, torn = journal()
+    journal = splitting.SCRATCH / STAGE / DIGEST[:16] / splitting.JOURNAL
+    found, rows, torn = records.scan(journal)
 
     assert (found.shard, torn) == ("1/1", False)
     assert sorted(row.idx for row in rows) == sorted(row.idx for row in drawn[::4] + drawn[1::4])
