@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from builders import refused
-from dvc.repo import Repo
 from dvc_data.hashfile import hash as hashing
+from repositories import repository
 
 from pipeline.runtime import graph, repository
 from rrcm.core.errors import StageError
@@ -27,10 +27,8 @@ stages:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with a stage that depends on a folder, a file and a parameter."""
     monkeypatch.chdir(tmp_path)
-    Repo.init(str(tmp_path), no_scm=True).close()
-    (tmp_path / "dvc.yaml").write_text(GRAPH)
-    (tmp_path / "params.yaml").write_text("knob: 1\nother: 1\n")
-    (tmp_path / "code.py").write_text("pass\n")
+    files = {"params.yaml": "knob: 1\nother: 1\n", "code.py": "pass\n"}
+    repository(tmp_path, GRAPH, files)
     (tmp_path / "raw").mkdir()
     for name in "abc":
         (tmp_path / "raw" / name).write_bytes(name.encode() * 5000)

@@ -2,6 +2,7 @@
 
 import atexit
 import json
+import resource
 import sys
 import warnings
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import typer
 from helpers import MODEL
 from hypothesis import settings
 from ruamel.yaml import YAML
@@ -71,6 +73,28 @@ def printed(folder: Path, *words: str, code: int = 0) -> str:
         result = CliRunner().invoke(cli.app, words)
     assert result.exit_code == code, result.exception
     return result.output
+
+
+def understood(words: list[str]) -> None:
+    """Fail on a command of `rrcm` that does not exist, and on a wrong option or value of one."""
+    node, name, context = typer.main.get_command(cli.app), "rrcm", None
+    while True:
+        with node.make_context(name, [*words], parent=context) as context:
+            context.obj = Path.cwd()  # where relative paths are from
+        if not hasattr(node, "commands"):
+            return
+        name, node, words = node.resolve_command(context, [*context._protected_args, *context.args])
+
+
+@contextmanager
+def limited(most: int) -> Iterator[None]:
+    """No file may grow beyond so many bytes, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @cache
