@@ -1,33 +1,13 @@
-"""ResNet-9 is the published shape, and its inference form is the same function."""
+"""ResNet-9 is the published shape."""
 
+import networks
 import pytest
 import torch
-from builders import refused
 from torch import nn
 
-from rrcm.config.sections import Model
-from rrcm.core.errors import ConfigError
-from rrcm.models.folding.resnet9 import fold
-from rrcm.models.networks import resnet9
 from rrcm.models.trained.base import classifier
 
-SHAPE = {"stem": 8, "image_size": 32, "channels": 3, "projector_width": 32, "projector_dim": 16}
 SIGMA = torch.tensor(0.25, dtype=torch.float64)
-
-
-def build(**changed) -> classifier.Classifier:
-    """A network in float64 in which every parameter and statistic matters."""
-    torch.manual_seed(0)
-    model = Model(architecture="resnet9", shape=SHAPE | changed)
-    network = classifier.build(model, classes=10, condition="exact", final_norm=False).double()
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.normal_(module.running_mean)
-            nn.init.uniform_(module.running_var, 0.5, 2)
-            nn.init.normal_(module.weight)
-            nn.init.normal_(module.bias)
-    nn.init.normal_(network.head.weight)
-    return network
 
 
 class Published(nn.Module):
@@ -70,9 +50,11 @@ def published(network: classifier.Classifier, w: int) -> Published:
 @pytest.mark.parametrize("training", [True, False])
 def test_values_and_gradients_are_those_of_the_published_layers(training):
     """Pooling before ReLU, and channels last, change neither."""
-    network = build().train(training)
+    torch.manual_seed(0)
+    network = networks.build("resnet9", classes=10).double().train(training)
+    networks.fill(network)
     with torch.no_grad():
-        expected = published(network, SHAPE["stem"])
+        expected = published(network, networks.RESNET9["stem"])
     x = torch.rand(5, 3, 32, 32).double()
 
     scores = network(x, SIGMA)
@@ -84,28 +66,3 @@ def test_values_and_gradients_are_those_of_the_published_layers(training):
     ours = sorted(p.grad.norm().item() for p in network.parameters())
     theirs = sorted(p.grad.norm().item() for p in expected.parameters())
     assert ours == pytest.approx(theirs, rel=1e-8)
-
-
-@pytest.mark.parametrize("changed", [{}, {"channels": 1, "image_size": 28}, {"image_size": 11}])
-def test_its_inference_form_is_the_same_function(changed):
-    network = build(**changed).eval()
-    x = torch.randn(3, *network.encoder.size).double()
-    folded = fold(network)
-
-    expected = network(x, SIGMA)
-
-    torch.testing.assert_close(folded(x, SIGMA), expected, atol=1e-10, rtol=1e-10)
-    torch.testing.assert_close(folded.fix(0.25)(x), expected, atol=1e-10, rtol=1e-10)
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in folded.modules())
-
-
-def test_what_it_cannot_take_is_refused():
-    with refused(ConfigError, "image_size: ResNet-9 takes 8 pixels or more, got 7"):
-        resnet9.Config(**SHAPE | {"image_size": 7})
-    with refused(
-        ConfigError, "models: the network is for images of (3, 32, 32)", "gets (3, 32, 28)"
-    ):
-        build()(torch.rand(1, 3, 32, 28).double(), SIGMA)
-    model = Model(architecture="resnet9", shape=SHAPE)
-    with refused(ConfigError, "final_norm: resnet9 has no LayerNorm"):
-        classifier.build(model, classes=10, condition="exact", final_norm=True)
