@@ -257,15 +257,6 @@ def test_what_was_stated_otherwise_is_found(tmp_path, stated, words):
     assert examine(tmp_path, table(), "csv", n=1_000, alpha=0.001, sigma=0.5).trusted
 
 
-def test_a_radius_above_that_of_unanimous_votes_is_found_if_nothing_else_tells(tmp_path):
-    found = table(images=4)
-    high = found.assign(radius=[1.5, 0.5, 0.25, 0.0], predict=[1, 1, 1, -1], label=0, correct=0)
-
-    result = examine(tmp_path, high, "tsv", n=1_000, alpha=0.001, sigma=0.5)
-
-    assert alarms(result)[0][:2] == ("error", (2,)) and result.inferred == []
-
-
 def stopped(rule, certificates=("cohen",)):
     definition, rows = sampled(rule)
     return certify.certify(definition, rows, certificates=[*certificates], alpha=0.001)
@@ -449,19 +440,25 @@ def test_what_nothing_can_be_made_with_is_refused(tmp_path):
             audit(tmp_path / "none.tsv", **stated)
 
 
-def test_the_command_prints_what_was_found_and_exits_1_if_it_is_bad(tmp_path):
-    certify.write(table(), tmp_path / "good.csv")
-    certify.write(
-        FAULTS["an image twice"](table(), None, 0, np.random.default_rng(0)), tmp_path / "bad.csv"
-    )
-    run = typer.testing.CliRunner().invoke
+def test_the_command_prints_what_was_found_in_each_file_and_exits_1_if_one_is_bad(tmp_path):
+    """One that cannot be read does not hide the others."""
+    names = ("good.csv", "none.tsv", "broken.jsonl", "bad.csv")
+    good, none, broken, bad = (tmp_path / name for name in names)
+    certify.write(table(), good)
+    certify.write(FAULTS["an image twice"](table(), None, 0, np.random.default_rng(0)), bad)
+    broken.write_text("{}\n")
 
-    good = run(cli.app, ["audit", str(tmp_path / "good.csv")])
-    both = run(cli.app, ["audit", str(tmp_path / "good.csv"), str(tmp_path / "bad.csv")])
+    def run(*words):
+        return typer.testing.CliRunner().invoke(cli.app, ["audit", *map(str, words)])
 
-    assert good.exit_code == 0 and "n = 1,000, alpha = 0.001, sigma = 0.5" in good.output
-    assert both.exit_code == 1 and "an image comes more than once" in both.output
-    assert re.search(r"error: lines \d+, 202: ", both.output)
+    one, every, senseless = run(good), run(good, none, broken, bad), run(good, "--n", 0)
+
+    assert one.exit_code == 0 and "n = 1,000, alpha = 0.001, sigma = 0.5" in one.output
+    assert every.exit_code == 1 and every.output.count("verdict: can be trusted") == 1
+    assert "an image comes more than once" in every.output
+    assert re.search(r"error: lines \d+, 202: ", every.output)
+    assert f"error: {none}: not found" in every.output and f"error: {broken}:1" in every.output
+    assert isinstance(senseless.exception, CertificateError) and not senseless.output
 
 
 def test_a_short_decimal_in_most_intervals_is_no_reason_to_distrust_the_others():
