@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
+from builders import refused
 from helpers import equal
 from networks import attended
 
@@ -215,7 +216,7 @@ def test_a_denoiser_comes_back_from_its_folder(name, schedule, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda config: config.pop("schedule"), "damaged .*schedule"),
+        (lambda config: config.pop("schedule"), "damaged (KeyError('schedule'"),
         (lambda config: config.update(network="unit"), "has no 'unit', only"),
         (lambda config: config["shape"].pop("size"), "shape: missing size"),
         (lambda config: config["shape"].update(size="16x7x2"), "of another architecture"),
@@ -228,6 +229,5 @@ def test_a_damaged_denoiser_is_refused_in_one_line(change, message, tmp_path):
     change(config)
     (tmp_path / "config.json").write_text(json.dumps(config))
 
-    with pytest.raises(CheckpointError, match=message) as caught:
+    with refused(CheckpointError, message):
         denoiser.load(tmp_path)
-    assert len(str(caught.value).splitlines()) == 1

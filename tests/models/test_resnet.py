@@ -7,16 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
-from builders import images, refused
+from builders import export_to, images, opened, refused
 from helpers import MINI, PRETRAIN, equal
 from networks import COLOUR, IMAGENET, ODD, RESNET
 from torch import nn
 
 from rrcm.certification.sampling import voting
-from rrcm.config import certification, sections
-from rrcm.core import registry
+from rrcm.config import sections
 from rrcm.core.errors import ConfigError
-from rrcm.inference import export
 from rrcm.models.folding.resnet import fold
 from rrcm.models.networks import resnet
 from rrcm.models.trained.base import checkpoint, classifier
@@ -179,13 +177,10 @@ def test_it_is_exported_for_any_batch_and_is_batch_invariant(tmp_path):
     """And the same weights give the same bytes."""
     network, root = build(), tmp_path / "onnx"
     split = images(16, (1, 8, 8), classes=7, max_value=255)
-    cfg = certification.Export(opset=20, parity_images=16, tolerance=1e-4)
-    about = {"run": "a", "weights": 64 * "0", "classes": [*"abcdefg"], "sigma": 0.5}
     for name in ("a", "b"):
-        record = export.export(network, fold(network), root / f"{name}.onnx", split, about, cfg)
+        record = export_to(root / f"{name}.onnx", network, fold(network), split, run="a")
 
-    how = {"sigma": 0.5, "precision": "fp32", "device": "cpu", "calibration": None}
-    exported = registry.load("backends", "onnx").Backend(tmp_path, "a", **how)
+    exported = opened(tmp_path, "a")
     assert (root / "a.onnx").read_bytes() == (root / "b.onnx").read_bytes()
     assert record["images"] == 16 and record["argmax_agreement"] == 1
     assert record["max_abs_difference"] <= 1e-4 < 1 < record["max_abs_score"]
