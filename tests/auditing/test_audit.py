@@ -30,6 +30,12 @@ def examine(folder, found, kind="csv", **stated):
     return audit(path, **stated)
 
 
+def judged(folder, definition, rows, **stated):
+    """Write votes and audit them."""
+    records.write(folder / "a.jsonl", definition, rows)
+    return audit(folder / "a.jsonl", **stated)
+
+
 def with_one(found, column, line, value):
     """The same with another value at a line of its file."""
     cells = found[column].tolist()
@@ -135,11 +141,10 @@ def test_tables_of_any_sigma_are_clean_in_all_formats():
 
 
 def test_votes_of_a_sigma_that_was_stated_to_six_digits_are_trusted(tmp_path):
-    definition, rows = sampled("none", images=10)
-    records.write(tmp_path / "a.jsonl", dataclasses.replace(definition, sigma=1 / 3), rows)
+    definition, rows = sampled("none", images=10, sigma=1 / 3)
 
-    assert audit(tmp_path / "a.jsonl", sigma=0.333333).trusted
-    assert not audit(tmp_path / "a.jsonl", sigma=0.333331).trusted
+    assert judged(tmp_path, definition, rows, sigma=0.333333).trusted
+    assert not judged(tmp_path, definition, rows, sigma=0.333331).trusted
 
 
 # Planted faults.
@@ -344,9 +349,8 @@ def test_a_missing_header_and_a_table_that_does_not_tell(tmp_path):
 def test_stopping_when_it_looked_good_is_found(tmp_path):
     definition, rows = sampled("none", images=10)
     early = [dataclasses.replace(rows[3], looks=rows[3].looks[:4]), *rows[4:]]
-    records.write(tmp_path / "a.jsonl", definition, [*rows[:3], *early])
 
-    result = audit(tmp_path / "a.jsonl")
+    result = judged(tmp_path, definition, [*rows[:3], *early])
 
     assert [lines for _, lines, _ in alarms(result)] == [(5,)]
 
@@ -356,9 +360,8 @@ def test_going_on_where_the_rule_gives_up_is_found(tmp_path):
     definition, _ = sampled("grid", images=0)
     looks = [[draws - 70, 70, 0, 0] for draws in definition.rule().looks]
     one = row(0, 0, [100, 0, 0, 0], *looks)
-    records.write(tmp_path / "a.jsonl", dataclasses.replace(definition, images=1), [one])
 
-    result = audit(tmp_path / "a.jsonl")
+    result = judged(tmp_path, dataclasses.replace(definition, images=1), [one])
 
     assert [lines for _, lines, _ in alarms(result)] == [(2,)]
 
@@ -374,9 +377,8 @@ def test_selecting_and_certifying_with_the_same_votes_is_found(tmp_path):
             votes_ = votes_ | {top: votes_[top] + draws - looks[-1][0]}
             looks.append((draws, votes_))
         consistent.append(dataclasses.replace(one, looks=looks))
-    records.write(tmp_path / "a.jsonl", definition, consistent)
 
-    result = audit(tmp_path / "a.jsonl")
+    result = judged(tmp_path, definition, consistent)
 
     assert any("chose the class" in text for _, _, text in alarms(result))
 
@@ -395,21 +397,19 @@ def test_selecting_and_certifying_with_the_same_votes_is_found(tmp_path):
 )
 def test_a_header_admits_what_matters(tmp_path, changes, level, words):
     definition, rows = sampled("none", n=changes.get("n", 1_000), images=10)
-    records.write(tmp_path / "a.jsonl", dataclasses.replace(definition, **changes), rows)
 
-    result = audit(tmp_path / "a.jsonl")
+    result = judged(tmp_path, dataclasses.replace(definition, **changes), rows)
 
     assert any(one.level == level and words in one.text for one in result.findings), str(result)
 
 
 def test_votes_of_other_values_than_stated_are_found(tmp_path):
-    records.write(tmp_path / "a.jsonl", *sampled("none", images=10))
+    votes, stopped = sampled("none", images=10), sampled("grid", images=10)
 
-    assert audit(tmp_path / "a.jsonl", n=1_000, alpha=0.001, sigma=0.5).trusted
-    assert audit(tmp_path / "a.jsonl", n=10_000).trusted is False
-    assert audit(tmp_path / "a.jsonl", alpha=1e-5).trusted  # all draws were made, whatever alpha
-    records.write(tmp_path / "b.jsonl", *sampled("grid", images=10))
-    assert audit(tmp_path / "b.jsonl", alpha=1e-5).trusted is False
+    assert judged(tmp_path, *votes, n=1_000, alpha=0.001, sigma=0.5).trusted
+    assert judged(tmp_path, *votes, n=10_000).trusted is False
+    assert judged(tmp_path, *votes, alpha=1e-5).trusted  # all draws were made, whatever alpha
+    assert judged(tmp_path, *stopped, alpha=1e-5).trusted is False
 
 
 def test_a_table_whose_images_all_stopped_before_n_is_no_fault(tmp_path):
