@@ -40,22 +40,23 @@ LABELS = [0, 1, 0, 1, 0, 1]
 
 
 class Brightness(nn.Module):
-    """Two classes by the sum of 16 pixels, below or above 8: the score is linear in the noise."""
+    """Two classes by the sum of 16 pixels, below or above 8: the score is linear in the noise.
 
-    def __init__(self) -> None:
+    Networks below do with it what they are ``told``.
+    """
+
+    def __init__(self, told=None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(16))
+        self.told = told
 
     def forward(self, pixel_values):
         total = pixel_values.flatten(1) @ self.weight - 8
         return torch.stack([-total, total], dim=1)
 
 
-def net(**changes) -> nn.Module:
-    network = Brightness().eval()
-    for name, value in changes.items():
-        setattr(network, name, value)
-    return network
+def net() -> nn.Module:
+    return Brightness().eval()
 
 
 def smooth(network=None, **options):
@@ -267,34 +268,22 @@ class Shuffled(Brightness):
 class Counting(Brightness):
     """Its scores depend on how many pictures there are."""
 
-    def __init__(self, counts):
-        super().__init__()
-        self.counts = counts
-
     def forward(self, x):
-        return super().forward(x) * (-1 if len(x) in self.counts else 1)
+        return super().forward(x) * (-1 if len(x) in self.told else 1)
 
 
 class Scaled(Brightness):
     """As what divides pixels by 255, where one of the batch is too bright to be in [0, 1]."""
 
-    def __init__(self, most):
-        super().__init__()
-        self.most = most
-
     def forward(self, x):
-        return super().forward(x / 255 if x.numpy().max() > self.most else x)
+        return super().forward(x / 255 if x.numpy().max() > self.told else x)
 
 
 class Early(Brightness):
     """Ends early where all of a batch are bright: no drawn batch is, 1 % of single pictures are."""
 
-    def __init__(self, end):
-        super().__init__()
-        self.end = end
-
     def forward(self, x):
-        return self.end((x[:, 0, 0, 0] > SIGMA * 2.326).all(), super().forward(x))
+        return self.told((x[:, 0, 0, 0] > SIGMA * 2.326).all(), super().forward(x))
 
 
 ENDS = {
@@ -341,12 +330,8 @@ def test_a_network_that_is_set_by_its_first_calls_is_refused_however_many_these_
 
 
 class Ranged(Brightness):
-    def __init__(self, most):
-        super().__init__()
-        self.most = most
-
     def forward(self, x):
-        assert x.abs().numpy().max() < self.most, "a range"
+        assert x.abs().numpy().max() < self.told, "a range"
         return super().forward(x)
 
 
@@ -440,12 +425,8 @@ def test_what_is_no_classifier_is_told_what_is():
 class Single(Brightness):
     """One logit of two classes, in one of its many forms."""
 
-    def __init__(self, form):
-        super().__init__()
-        self.form = form
-
     def forward(self, x):
-        return self.form(super().forward(x)[:, 1])
+        return self.told(super().forward(x)[:, 1])
 
 
 FORMS = {
@@ -546,14 +527,10 @@ def test_weights_that_a_first_picture_would_draw_are_refused():
 
 
 class Undefined(Brightness):
-    """NaN where the first pixel is below ``least``, so for a share of the noise."""
-
-    def __init__(self, least):
-        super().__init__()
-        self.least = least
+    """NaN where the first pixel is below a number, so for a share of the noise."""
 
     def forward(self, x):
-        return super().forward(x) + torch.where(x.flatten(1)[:, :1] < self.least, math.nan, 0)
+        return super().forward(x) + torch.where(x.flatten(1)[:, :1] < self.told, math.nan, 0)
 
 
 def test_noise_without_scores_may_count_as_votes_for_no_class():
@@ -611,14 +588,10 @@ def test_a_denoiser_in_front_is_a_part_of_the_function():
 
 
 class Keeping(Brightness):
-    """Keeps what it computes where ``kept`` says, and reads it again, while other threads run."""
-
-    def __init__(self, kept) -> None:
-        super().__init__()
-        self.kept = kept
+    """Keeps what it computes where it is told, and reads it again, while other threads run."""
 
     def forward(self, x):
-        kept = vars(self) if self.kept is None else self.kept
+        kept = vars(self) if self.told is None else self.told
         kept["x"] = x
         time.sleep(1e-4)
         return super().forward(kept["x"])

@@ -82,6 +82,15 @@ def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files below a folder."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
 def split(images: int, seed: int) -> Split:
     """Noisy digits of a kind: class c is bright in two rows of its own."""
     rng = np.random.default_rng(seed)
