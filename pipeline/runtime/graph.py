@@ -70,9 +70,9 @@ def _dvc() -> ModuleType | None:
     """What DVC knows, if it is installed."""
     if find_spec("dvc") is None:
         return None
-    from pipeline.runtime import repository
+    from pipeline.runtime import with_dvc
 
-    return repository
+    return with_dvc
 
 
 def _versions() -> dict[str, str]:
@@ -85,7 +85,7 @@ def _versions() -> dict[str, str]:
 
 
 def recorded(stage_name: str, output: str) -> list[Path]:
-    """`repository.recorded`; nothing without DVC."""
+    """`with_dvc.recorded`; nothing without DVC."""
     return _dvc().recorded(stage_name, output) if _dvc() else []
 
 

@@ -24,7 +24,7 @@ IGNORED = ("__pycache__/*", "*.pyc", ".*.part")  # as in .dvcignore
 
 
 def inputs(stage_name: str) -> dict[str, Any]:
-    """The command, files and parameters that a stage depends on; `repository.inputs` by DVC.
+    """The command, files and parameters that a stage depends on; `with_dvc.inputs` by DVC.
 
     Returns:
         ``cmd``; the hash of each of ``files``, `MISSING` if it is not there; ``params`` by their

@@ -71,8 +71,8 @@ def folder(
         named: Whether ``classes`` are names.
         labels: The CSV file, if any; files that it does not list are UNKNOWN.
         strict: Whether an unreadable file is an error.
-        natural: Whether folders that name the classes are in the order of timm's data sets, and not
-            of torchvision's; see `_natural`.
+        natural: Whether folders are classes as in timm's data sets, and not in torchvision's: the
+            innermost ones, and not the outermost, in another order; see `_natural`.
 
     Raises:
         DataError: No picture can be read, or with ``strict`` one cannot; or a label is no class.
@@ -90,9 +90,21 @@ def folder(
         if above:
             passed_over.append(f"folders before the paths in {labels}: {above}")
     else:
-        folders = sorted({name.partition("/")[0] for name in names if "/" in name})
-        folders = sorted(folders, key=_natural) if natural else folders
-        known, own = _by_folder(root, names, folders, classes, named=named)
+        inside = {name: name.split("/")[:-1] for name in names if "/" in name}
+        outer, inner = ({name: part[end] for name, part in inside.items()} for end in (0, -1))
+        of = inner if natural else outer
+        folders = sorted({*of.values()}, key=_natural if natural else None)
+        known, own = _by_folder(root, of, names, folders, classes, named=named)
+        if inner != outer:
+            taken, other, others = (
+                ("innermost", "torchvision takes the outermost", outer)
+                if natural
+                else ("outermost", "timm takes the innermost", inner)
+            )
+            passed_over.append(
+                f"classes: of folders in folders, the {taken} are the classes; {other}, "
+                f"{listed(sorted({*others.values()}))}: give --labels where those are the classes"
+            )
         if not named and sorted(folders) != sorted(folders, key=_natural):
             taken, other = ("timm", "torchvision") if natural else ("torchvision", "timm")
             if own is classes:
@@ -272,9 +284,15 @@ def _natural(name: str) -> list[int | str]:
 
 
 def _by_folder(
-    root: Path, names: list[str], folders: list[str], classes: list[str], *, named: bool
+    root: Path,
+    of: Mapping[str, str],
+    names: list[str],
+    folders: list[str],
+    classes: list[str],
+    *,
+    named: bool,
 ) -> tuple[dict[str, int], list[str]]:
-    """Labels from the top-level folder of each picture, and the class names of the outputs."""
+    """Labels ``of`` the folder of each picture, and the class names of the outputs."""
     loose = [name for name in names if "/" not in name]
     if not folders:
         return dict.fromkeys(names, UNKNOWN), classes
@@ -294,8 +312,8 @@ def _by_folder(
             )
         classes = folders
     outputs = _outputs(classes)
-    of = {
+    label = {
         folder: _class(folder, outputs, where=f"{root}/{folder}", among=folders)
         for folder in folders
     }
-    return {name: of[name.partition("/")[0]] for name in names}, classes
+    return {name: label[of[name]] for name in names}, classes

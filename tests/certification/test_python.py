@@ -972,3 +972,31 @@ def test_votes_of_prototypes_are_not_those_of_slightly_other_ones(tmp_path: Path
     assert said(smooth(Elsewhere(kind).eval()).certify(IMAGES, votes=path, **FAST)) == said(drawn)
     with refused(VotesError, "holds votes of another classifier"):
         smooth(Elsewhere(kind, change=1e-4).eval()).certify(IMAGES, votes=path, **FAST)
+
+
+class Cascade(nn.Module):
+    """A cheap answer where it is sure, else another one; where, only Python knows."""
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__()
+        self.cheap, self.threshold = Brightness(), threshold
+
+    def forward(self, x):
+        scores = self.cheap(x)
+        unsure = [row for row, score in enumerate(scores) if abs(float(score[1])) > self.threshold]
+        scores[unsure] = scores[unsure].flip(1)
+        return scores
+
+
+def test_votes_of_a_cascade_are_not_those_of_another_threshold(tmp_path: Path, monkeypatch):
+    """Finished votes, and those of an interrupted call; the same cascade goes on with both."""
+    path, many = tmp_path / "votes.jsonl", FAST | {"n0": 100}
+    drawn = smooth(Cascade(6.0).eval()).certify(IMAGES, votes=path, **many)
+
+    assert said(smooth(Cascade(6.0).eval()).certify(IMAGES, votes=path, **many)) == said(drawn)
+    with refused(VotesError, "votes.jsonl: votes of another classifier: drawn again"):
+        smooth(Cascade(4.0).eval()).certify(IMAGES, votes=path, **many)
+    path.rename(tmp_path / "votes.jsonl.journal")
+    with refused(VotesError, "the journal: votes of another classifier: drawn again"):
+        smooth(Cascade(4.0).eval()).certify(IMAGES, votes=path, **many)
+    assert said(smooth(Cascade(6.0).eval()).certify(IMAGES, votes=path, **many)) == said(drawn)

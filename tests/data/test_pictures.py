@@ -16,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lookalikes import declared
 from PIL import Image
+from timm.data import ImageDataset
 from timm.utils import natural_key
+from torchvision.datasets import ImageFolder
 
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.labels import UNKNOWN, shifted
@@ -366,6 +368,27 @@ def test_names_that_are_numbers_are_found_as_a_spreadsheet_shows_them(
     labels.write_text("file;label\n0.png;3")
     with refused(DataError, f"'3' is no class of the {len(names)}"):
         folder(tmp_path, names, labels=labels)
+
+
+@pytest.mark.parametrize("natural", [False, True])
+def test_folders_in_folders_are_classes_as_their_library_takes_them(tmp_path: Path, natural: bool):
+    """And it is said: the other library would take the others."""
+    files = [f"{site}/{kind}/{n}.png" for site in "ab" for kind in ("yes", "No") for n in "01"]
+    fill(tmp_path, *files)
+    if natural:
+        wanted = dict(ImageDataset(str(tmp_path)).reader.samples)
+    else:
+        wanted = dict(ImageFolder(tmp_path).samples)
+
+    found = folder(tmp_path, "01", natural=natural)
+
+    labels = dict(zip(found.files, found.split.labels.tolist(), strict=True))
+    assert {str(tmp_path / file): label for file, label in labels.items()} == wanted
+    (said,) = found.passed_over
+    assert (
+        "timm takes the innermost, No, yes" in said
+        or "torchvision takes the outermost, a, b" in said
+    )
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -9,7 +9,7 @@ from builders import refused
 from ruamel.yaml import YAML
 from workspace import ROOT, RUN, Workspace
 
-from pipeline.runtime import repository, without_dvc
+from pipeline.runtime import with_dvc, without_dvc
 from pipeline.workflow import adopt as adopting
 from pipeline.workflow import lockfile, plan
 from rrcm.core.errors import DataError
@@ -52,7 +52,7 @@ def test_inputs_without_dvc_are_those_that_dvc_has(
         names = [stage.addressing for stage in order]
     assert len(names) > 8
     for name in names:
-        assert without_dvc.inputs(name) == repository.inputs(name), name
+        assert without_dvc.inputs(name) == with_dvc.inputs(name), name
 
 
 @pytest.mark.parametrize("preset", ["cifar10-all", "digits-all", "digits-diffusion", "imagenet"])
@@ -67,7 +67,7 @@ def test_so_they_are_in_presets(preset: str, tmp_path: Path, monkeypatch: pytest
         names = [stage.addressing for stage in order]
     assert len(names) > 20
     for name in names[:: len(names) // 20]:
-        assert without_dvc.inputs(name) == repository.inputs(name), name
+        assert without_dvc.inputs(name) == with_dvc.inputs(name), name
 
 
 def test_a_machine_without_dvc_makes_the_same_bytes_and_they_are_adopted(

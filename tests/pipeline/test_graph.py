@@ -10,7 +10,7 @@ from builders import refused
 from dvc_data.hashfile import hash as hashing
 from repositories import repository
 
-from pipeline.runtime import graph, repository
+from pipeline.runtime import graph, with_dvc
 from rrcm.core.errors import StageError
 
 GRAPH = """
@@ -116,9 +116,9 @@ def test_tracking_keeps_an_equal_pointer_and_tells_of_a_new_one(here: Path):
     (here / "data").mkdir()
     (here / "data/a").write_text("a")
 
-    assert repository.track(Path("data"))
+    assert with_dvc.track(Path("data"))
     pointer = (here / "data.dvc").read_bytes()
-    assert not repository.track(Path("data"))
+    assert not with_dvc.track(Path("data"))
     assert (here / "data.dvc").read_bytes() == pointer
     (here / "data/a").write_text("b")
-    assert repository.track(Path("data"))
+    assert with_dvc.track(Path("data"))
