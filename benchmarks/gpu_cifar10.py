@@ -26,7 +26,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -118,7 +118,7 @@ def rate(scale: float, device: str) -> float:
     Begins when standard input has a line, as other processes are to be measured at once.
     """
     whole = cast(scaled(read_yaml(PRESET), scale), Params, where=str(PRESET))
-    cfg = whole.pretrain["resnet9"]
+    cfg = replace(whole.pretrain["resnet9"], steps=WARM + MEASURED)
     model = Model(architecture=cfg.architecture, shape=whole.models[cfg.model])
     state = pretrain.start(cfg, model, device=device)
     running = iter(pretrain.pretrain(state, finetune.images(model), cfg))
@@ -129,7 +129,7 @@ def rate(scale: float, device: str) -> float:
 
 
 def rates(asked: Namespace) -> dict[int, float]:
-    """Images per second of so many processes at once, all together."""
+    """Images per second of so many processes at once, all together; not of as many as fail."""
     command = [sys.executable, "-m", "benchmarks.gpu_cifar10", "--rate", "--device", asked.device]
     command += ["--scale", f"{asked.scale}"]
     found = {}
@@ -139,9 +139,12 @@ def rates(asked: Namespace) -> dict[int, float]:
         for one in started:
             one.stdout.readline()
         for one in started:
-            one.stdin.write("\n")
-            one.stdin.flush()
-        found[count] = sum(float(one.communicate()[0]) for one in started)
+            with suppress(BrokenPipeError):
+                one.stdin.write("\n")
+                one.stdin.flush()
+        told = [one.communicate()[0] for one in started]
+        if all(told):
+            found[count] = sum(map(float, told))
     return found
 
 
@@ -204,7 +207,7 @@ class Workshop:
             self.running[name] = subprocess.Popen(
                 [sys.executable, "-m", f"pipeline.stages.{name.partition('@')[0]}"],
                 cwd=self.folder,
-                env=os.environ | {graph.STARTED: name, "PYTHONPATH": str(self.folder)},
+                env=os.environ | {graph.STARTED: name, "PYTHONPATH": "."},
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -220,7 +223,7 @@ class Workshop:
     def pack(self, name: str) -> None:
         """Add the outputs of a finished stage to an archive that has room, once."""
         record = self.record(name)
-        outputs = [out["path"] for out in json.loads(record.read_text())["outs"]]
+        outputs = [out["path"] for out in read_yaml(record)["outs"]]
         paths = [*outputs, str(record.relative_to(self.folder)), "params.yaml"]
         size = sum((self.folder / path).stat().st_size for path in paths)
         packs = [self.out / f"pack-{number}.tar" for number in range(1, PACKS + 1)]

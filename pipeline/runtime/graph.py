@@ -67,8 +67,8 @@ def digest(stage_name: str) -> str:
 
 
 def _dvc() -> ModuleType | None:
-    """What DVC knows, if it is installed."""
-    if find_spec("dvc") is None:
+    """What DVC knows, if it is installed, and this is a repository of it."""
+    if find_spec("dvc") is None or not Path(".dvc").is_dir():
         return None
     from pipeline.runtime import with_dvc
 

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ruamel.yaml import YAML
+
 from rrcm.config.sections import PARAMS
 from rrcm.core.errors import StageError
-from rrcm.core.files import write_json
+from rrcm.core.files import atomic
 from rrcm.core.schema import read_yaml
 
 GRAPH = Path("dvc.yaml")
@@ -57,7 +59,8 @@ def record(stage_name: str) -> None:
         "params": {str(PARAMS): read["params"]},
         "outs": [{"path": name, "md5": hashed(Path(name))} for name in made],
     }
-    write_json(RECORDS / f"{stage_name}.lock", entry)
+    with atomic(RECORDS / f"{stage_name}.lock") as part:
+        YAML(typ="safe").dump(entry, part)
 
 
 def _declared(stage_name: str, values: Any) -> tuple[Any, dict[str, Any]]:

@@ -19,9 +19,9 @@ from pipeline.workflow import lockfile, plan
 from pipeline.workflow.changes import MOST, Changes
 from rrcm.config.sections import PARAMS
 from rrcm.core.errors import DataError
-from rrcm.core.files import atomic, read_json, require_file, write_json
+from rrcm.core.files import atomic, require_file, write_json
 from rrcm.core.locks import alone
-from rrcm.core.schema import listed
+from rrcm.core.schema import listed, read_yaml
 
 
 def adopt(folder: Path, *, say: Callable[[str], None]) -> bool:
@@ -67,7 +67,7 @@ def _records(folder: Path) -> dict[str, Any]:
     if (path := folder / lockfile.LOCKFILE).is_file():
         records = lockfile.parsed(path.read_text(encoding="utf-8", errors="replace"))
     for path in sorted((folder / without_dvc.RECORDS).glob("*.lock")):
-        records[path.stem] = read_json(path)
+        records[path.stem] = read_yaml(path)
     if not records:
         raise DataError(
             f"{folder}: nothing says what results here were made of; there is no dvc.lock, and no "
