@@ -6,11 +6,9 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from helpers import DENOISING, MORE, split
+from helpers import DENOISING, GENERATION, split
 from torch import nn
 
-from rrcm.config.generation import Generation
-from rrcm.core.schema import parse
 from rrcm.diffusion import condition, sampling, training
 from rrcm.diffusion.condition import Condition
 from rrcm.evaluation import frechet, generation
@@ -20,7 +18,6 @@ TRAIN, TEST = split(200, seed=0), split(60, seed=1)
 EDM = {"kind": "edm", "steps": 0, "rescale": False}
 UVIT = {"size": "32x3x2", "image_size": 8, "channels": 1, "patch_size": 4, "condition": 4}
 UVIT |= {"position_std": 0.5, "time_scale": 1000.0}
-CFG = parse(MORE["generations"]["told"], Generation, where="generations")
 
 
 class Rows(nn.Module):
@@ -67,7 +64,7 @@ def trained():
 
 
 def heard(model, told):
-    cfg = dataclasses.replace(CFG, steps=10, batch_size=60)
+    cfg = dataclasses.replace(GENERATION, steps=10, batch_size=60)
     both = [*sampling.generate(model, cfg, TEST, told=told, real=True, rows=60)]
     x, c = (torch.cat(parts) for parts in zip(*both, strict=True))
     return generation.heard(sampling.pictures(x, max_value=16), told, c, TRAIN)

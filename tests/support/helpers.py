@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from rrcm.config import params, sections
 from rrcm.config.denoisers import Denoising
 from rrcm.config.evaluation import Representation
+from rrcm.config.generation import Generation
 from rrcm.config.params import Params
 from rrcm.core.schema import parse, read_yaml
 from rrcm.data.splits.shards import Split
@@ -39,6 +40,7 @@ DENOISING = Denoising(
     augment=[],
     compute=PRETRAIN.compute,
 )
+GENERATION = parse(MORE["generations"]["told"], Generation, where="generations")
 REPRESENTATION = parse(MORE["representations"]["tiny"], Representation, where="representations")
 
 few = settings(deadline=None, max_examples=25)
