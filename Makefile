@@ -9,7 +9,7 @@ export PYTHONUNBUFFERED := 1
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 JOBS ?= 2
 
-.PHONY: help demo test test-all check docs bench gpu env lock audit data clean release
+.PHONY: help demo test test-all check docs bench gpu gpu-cifar10 env lock audit data clean release
 
 help:                     ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -40,6 +40,9 @@ bench: env                ## speed of the engine and of its noise
 
 gpu: env                  ## what agrees with the CPU, and how fast, on this machine's GPU: ten minutes
 	$(BIN)/python -m benchmarks.gpu
+
+gpu-cifar10:              ## rows of CIFAR-10 on a GPU that is at hand for a quarter of an hour; needs no DVC
+	$$(test -x $(BIN)/python && echo $(BIN)/python || echo python3) -m benchmarks.gpu_cifar10
 
 release: env              ## renew release/, which `dvc pull` reads, from DVC's cache
 	$(BIN)/python -m pipeline.project.release

@@ -44,3 +44,10 @@ def checkout(finished: Workspace, tmp_path: Path) -> Workspace:
 def one_batch_a_task(monkeypatch):
     """Draws seem to take long, so that a worker gets no more than one batch at a time."""
     monkeypatch.setattr("rrcm.certification.sampling.batching.time", Clock(1.0))
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Figures of reports take seconds to save; here they are empty files."""
+    saved = "rrcm.analysis.presentation.figures.save"
+    monkeypatch.setattr(saved, lambda figure, path: path.write_text("<svg></svg>"))

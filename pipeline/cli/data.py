@@ -43,7 +43,7 @@ def acquire(name: str, source: Path | None, *, verify: bool, skip_unreadable: bo
         StageError: dvc.lock is damaged.
         DataError: The files are missing, damaged or not the official ones.
     """
-    from pipeline.runtime import graph
+    from pipeline.runtime import graph, with_dvc
     from pipeline.workflow import lockfile
     from rrcm.data.ingest.listing import Origin
 
@@ -54,7 +54,7 @@ def acquire(name: str, source: Path | None, *, verify: bool, skip_unreadable: bo
         path=source, verify=verify, skip_unreadable=skip_unreadable, link=graph.DATA / name
     )
     acquired = dataset.acquire(DATA / name, origin)
-    if not graph.track(DATA):
+    if not with_dvc.track(DATA):
         return f"{acquired}, as data.dvc has them"
     listed = ", ".join(sorted(folder.name for folder in DATA.iterdir()))
     return f"{acquired}, new to data.dvc, which now lists {listed}: commit it"

@@ -130,6 +130,19 @@ def accept(
 
 
 @app.command(rich_help_panel=CHECKOUT)
+def adopt(
+    folder: Annotated[
+        Path, typer.Argument(help="Checkout, or results of one without DVC.", callback=given)
+    ],
+) -> None:
+    """Take over results that were made elsewhere of the same inputs."""
+    from pipeline.workflow import adopt as adopting
+
+    if not adopting.adopt(folder, say=say):
+        raise typer.Exit(1)
+
+
+@app.command(rich_help_panel=CHECKOUT)
 def pull(
     names: Annotated[
         list[str] | None,

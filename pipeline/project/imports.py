@@ -15,7 +15,7 @@ from typing import Any
 
 from pipeline import checked
 from pipeline.project.presets import written
-from pipeline.runtime import graph
+from pipeline.runtime import with_dvc
 from rrcm.config.sections import Model
 from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import require
@@ -97,7 +97,7 @@ def _keep(out: Path, write: Callable[[Path], None]) -> None:
         write(part)
         part.rename(out)
     try:
-        graph.track(out)
+        with_dvc.track(out)
     except BaseException:  # an interrupt too: half an import must not stay behind
         shutil.rmtree(out)
         out.with_suffix(".dvc").unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.runtime import without_dvc
 from pipeline.workflow import lockfile
 from rrcm.config.sections import PARAMS
 
@@ -45,7 +46,7 @@ class Lock:
     def lineage(self, path: Path) -> Lineage | None:
         """Return how the file ``path`` was made; None if no record has its bytes."""
         stage, recorded = self.outputs.get(path.as_posix(), ("", ""))
-        if not stage or recorded != lockfile.md5(path):
+        if not stage or recorded != without_dvc.md5(path):
             return None
         params: dict[str, Any] = {}
         older, queue = [], [stage]
@@ -78,4 +79,4 @@ class Lock:
             p[len(path) + 1 :]: o for p, o in self.outputs.items() if p.startswith(f"{path}/")
         }
         files = {name: digest for name, (_, digest) in inside.items()}
-        return lockfile.tree(files), list({stage: None for stage, _ in inside.values()})
+        return without_dvc.tree(files), list({stage: None for stage, _ in inside.values()})

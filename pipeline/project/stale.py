@@ -16,7 +16,7 @@ from pipeline import checked
 from pipeline.project.differences import differences, listed
 from pipeline.project.lineage import Lock
 from pipeline.project.variants import merged
-from pipeline.workflow.lockfile import md5, tree
+from pipeline.runtime.without_dvc import md5, tree
 from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
 from rrcm.certification import certify

@@ -126,7 +126,7 @@ def _train(training: Training, stage: Stage) -> None:
                     saved = time.monotonic()
             meter.save()
     stage.notes |= {
-        "device": torch.device(distributed.device()).type,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "devices": distributed.world(),
         "precision": training.compute.precision,
         "resumed_at": start,

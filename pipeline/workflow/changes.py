@@ -10,8 +10,8 @@ from dvc.output import Output
 from dvc.stage import PipelineStage
 
 from pipeline.runtime import code
+from pipeline.runtime.without_dvc import tree
 from pipeline.workflow import code_changes
-from pipeline.workflow.lockfile import tree
 from rrcm.config.sections import PARAMS
 from rrcm.core.schema import listed, read_yaml
 

@@ -6,8 +6,6 @@ cache.
 """
 
 import base64
-import hashlib
-import json
 import re
 import zlib
 from collections.abc import Iterator, Mapping
@@ -202,15 +200,3 @@ def data_set(stages: Mapping[str, Any]) -> str:
     """The data set whose results these stages of a dvc.lock are; empty if there are none."""
     shard = stages.get("shard", {})
     return str(shard.get("params", {}).get("params.yaml", {}).get("data", {}).get("name", ""))
-
-
-def md5(path: Path) -> str:
-    """Return the hash by which DVC identifies a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "md5").hexdigest()
-
-
-def tree(files: dict[str, str]) -> str:
-    """Return the hash by which DVC identifies a folder, from the hashes of its files."""
-    listed = [{"md5": files[name], "relpath": name} for name in sorted(files)]
-    return f"{hashlib.md5(json.dumps(listed, sort_keys=True).encode()).hexdigest()}.dir"

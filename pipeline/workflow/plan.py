@@ -18,8 +18,7 @@ from dvc.repo.reproduce import get_active_graph, plan_repro
 from dvc.stage import PipelineStage
 
 from pipeline import checked
-from pipeline.runtime import code
-from pipeline.runtime import graph as dvc
+from pipeline.runtime import code, with_dvc
 from pipeline.workflow import careful_dvc, lockfile
 from pipeline.workflow.changes import Changes, find, overlap
 from rrcm.config.sections import PARAMS
@@ -110,7 +109,7 @@ def refreshed() -> None:
     """
     if not code.STAGE_FILE.exists():
         return
-    with dvc.opened() as repo:
+    with with_dvc.opened() as repo:
         (stage,) = repo.stage.collect(code.STAGE)
         parts = [*stage.deps, *stage.outs]
         changed = any(not one.exists or one.get_hash() != one.hash_info for one in parts)
@@ -128,10 +127,10 @@ def opened(folder: str = ".") -> Iterator[tuple[Any, list[PipelineStage]]]:
     Without the stage of `code`, which `refreshed` runs: it has no part in what others compute.
 
     Raises:
-        StageError: As `graph.opened`.
+        StageError: As `with_dvc.opened`.
     """
     try:
-        with dvc.opened(folder) as repo:
+        with with_dvc.opened(folder) as repo:
             graph = get_active_graph(repo.index.graph)
             order = plan_repro(graph, repo.index.stages)
             others = [stage for stage in order if stage.addressing != code.STAGE]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rrcm.certification import attack, certify, checks, clean, plausibility
 from rrcm.certification.answers import Answer, Answers
 from rrcm.certification.attack import Search
-from rrcm.certification.sampling import drawing, store
+from rrcm.certification.sampling import drawing, replay, store
 from rrcm.certification.sampling.journal import InMemoryJournal
 from rrcm.certification.sampling.sampler import VoteSampler
 from rrcm.certification.votes import reach, records
@@ -338,7 +338,9 @@ class Smoothed(Certifier):
     ) -> Answers:
         pictures = duplicates.digests(split)
         if path is not None and path.exists():
-            return Answers(*_kept(path, header, split), pictures=pictures)
+            header, rows = _kept(path, header, split)
+            replay.require_same(self.backend, header, split, rows, where=str(path))
+            return Answers(header, rows, pictures=pictures)
         require(workers > 0, f"workers: must be positive, got {workers}")
         first, *others = [self.backend.on(device) for device in devices] or [self.backend]
         kept, every = InMemoryJournal(), drawing.save_every()

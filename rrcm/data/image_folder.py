@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from rrcm.data.splits.shards import Split
 
 UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how text of this encoding begins
 # A class, as a spreadsheet may show it; 1.000 may be a thousand.
-NUMBER = re.compile(r"\s*(\d{1,9})(?:[.,](?:0{0,2}|0{4,}))?\s*")
+NUMBER = re.compile(r"[+-]?\d{1,9}([.,](\d{0,2}|\d{4,9}))?(e[+-]?\d{1,2})?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +71,8 @@ def folder(
         named: Whether ``classes`` are names.
         labels: The CSV file, if any; files that it does not list are UNKNOWN.
         strict: Whether an unreadable file is an error.
-        natural: Whether folders that name the classes are in the order of timm's data sets, and not
-            of torchvision's; see `_natural`.
+        natural: Whether folders are classes as in timm's data sets, and not in torchvision's: the
+            innermost ones, and not the outermost, in another order; see `_natural`.
 
     Raises:
         DataError: No picture can be read, or with ``strict`` one cannot; or a label is no class.
@@ -89,9 +90,21 @@ def folder(
         if above:
             passed_over.append(f"folders before the paths in {labels}: {above}")
     else:
-        folders = sorted({name.partition("/")[0] for name in names if "/" in name})
-        folders = sorted(folders, key=_natural) if natural else folders
-        known, own = _by_folder(root, names, folders, classes, named=named)
+        inside = {name: name.split("/")[:-1] for name in names if "/" in name}
+        outer, inner = ({name: part[end] for name, part in inside.items()} for end in (0, -1))
+        of = inner if natural else outer
+        folders = sorted({*of.values()}, key=_natural if natural else None)
+        known, own = _by_folder(root, of, names, folders, classes, named=named)
+        if inner != outer:
+            taken, other, others = (
+                ("innermost", "torchvision takes the outermost", outer)
+                if natural
+                else ("outermost", "timm takes the innermost", inner)
+            )
+            passed_over.append(
+                f"classes: of folders in folders, the {taken} are the classes; {other}, "
+                f"{listed(sorted({*others.values()}))}: give --labels where those are the classes"
+            )
         if not named and sorted(folders) != sorted(folders, key=_natural):
             taken, other = ("timm", "torchvision") if natural else ("torchvision", "timm")
             if own is classes:
@@ -218,26 +231,26 @@ def _composed(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-def _outputs(classes: list[str]) -> dict[str, list[int]]:
-    """The outputs of each name, which several may have; of 7.0 or 07 also by the name 7."""
-    found: dict[str, list[int]] = {}
+def _outputs(classes: list[str]) -> dict[str | Fraction, list[int]]:
+    """The outputs of each name, and of each number that is one: several may have it."""
+    found: dict[str | Fraction, list[int]] = {}
     for output, name in enumerate(classes):
         found.setdefault(_composed(name), []).append(output)
-    names = {*found}
-    for output, name in enumerate(classes):
-        if (number := _number(name)) is not None and str(number) not in names:
-            found.setdefault(str(number), []).append(output)
+        if (number := _number(name)) is not None:
+            found.setdefault(number, []).append(output)
     return found
 
 
-def _class(label: str, outputs: dict[str, list[int]], *, where: str, among: Collection[str]) -> int:
-    """The output of a label, one ``among`` others: a name, also if 7 is written 7.0 or 07.
+def _class(
+    label: str, outputs: dict[str | Fraction, list[int]], *, where: str, among: Collection[str]
+) -> int:
+    """The output of a label, one ``among`` others: a name, also if 7 is written 7.0, +7 or 07.
 
     Else it is the number of an output; not if there are names that are numbers, but not this one.
     """
     number = _number(label)
-    for name in (label, label.strip(), str(number)):
-        named = outputs.get(_composed(name), [])
+    for name in (_composed(label), _composed(label.strip()), f"{number}", number):
+        named = outputs.get(name, []) if name is not None else []
         if len(named) == 1:
             return named[0]
         if named:
@@ -245,22 +258,24 @@ def _class(label: str, outputs: dict[str, list[int]], *, where: str, among: Coll
                 f"{where}: {label!r} is the name of the outputs {listed(map(str, named))}; give a "
                 "number instead"
             )
-    count, are_numbers = 1 + max(map(max, outputs.values())), any(map(str.isdecimal, outputs))
-    if number is not None and number < count and not are_numbers:
-        return number
-    numbers = [number for other in among if (number := _number(other)) is not None]
+    count = 1 + max(map(max, outputs.values()))
+    are_numbers = any(isinstance(name, Fraction) for name in outputs)
+    if number is not None and number in range(count) and not are_numbers:
+        return int(number)
+    given = [each for other in among if (each := _number(other)) is not None]
+    numbers = [int(each) for each in given if each.denominator == 1]
     why = shifted(numbers, count) if len(numbers) == len(among) else ""
     raise DataError(
         f"{where}: {label!r} is no class of the {count} that the model has; {why and f'{why}, or '}"
         "give their names in the order of its outputs with --classes."
-        f"{'' if why else suggest(label, [*outputs])}"
+        f"{'' if why else suggest(label, [name for name in outputs if isinstance(name, str)])}"
     )
 
 
-def _number(label: str) -> int | None:
-    """The number that a spreadsheet shows as 7, 7.0 or 7,0."""
-    found = NUMBER.fullmatch(label)
-    return int(found[1]) if found else None
+def _number(label: str) -> Fraction | None:
+    """The number that a spreadsheet shows as 7, 7.0, 7,0, +7 or 7.00E+00."""
+    text = label.strip()
+    return Fraction(text.replace(",", ".")) if NUMBER.fullmatch(text) else None
 
 
 def _natural(name: str) -> list[int | str]:
@@ -269,9 +284,15 @@ def _natural(name: str) -> list[int | str]:
 
 
 def _by_folder(
-    root: Path, names: list[str], folders: list[str], classes: list[str], *, named: bool
+    root: Path,
+    of: Mapping[str, str],
+    names: list[str],
+    folders: list[str],
+    classes: list[str],
+    *,
+    named: bool,
 ) -> tuple[dict[str, int], list[str]]:
-    """Labels from the top-level folder of each picture, and the class names of the outputs."""
+    """Labels ``of`` the folder of each picture, and the class names of the outputs."""
     loose = [name for name in names if "/" not in name]
     if not folders:
         return dict.fromkeys(names, UNKNOWN), classes
@@ -291,8 +312,8 @@ def _by_folder(
             )
         classes = folders
     outputs = _outputs(classes)
-    of = {
+    label = {
         folder: _class(folder, outputs, where=f"{root}/{folder}", among=folders)
         for folder in folders
     }
-    return {name: of[name.partition("/")[0]] for name in names}, classes
+    return {name: label[of[name]] for name in names}, classes

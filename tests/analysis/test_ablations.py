@@ -44,11 +44,6 @@ def made(name, base):
     return variants.read(Path(f"presets/ablations/{name}.yaml"))[base], text
 
 
-def loaded(folder, text):
-    (folder / "made.yaml").write_text(text)
-    return params.load(folder / "made.yaml")
-
-
 def leaves(node, path=""):
     """Dotted key -> value of what a variant names."""
     if not isinstance(node, dict):
@@ -63,10 +58,10 @@ def apart(one, other):
 
 
 @pytest.mark.parametrize(("name", "base"), CASES)
-def test_a_variant_differs_in_what_it_names_and_in_nothing_else(tmp_path, name, base):
+def test_a_variant_differs_in_what_it_names_and_in_nothing_else(name, base):
     """And the components that its values are for take them."""
     ablation, text = made(name, base)
-    source, whole = shipped(base), loaded(tmp_path, text)
+    source, whole = shipped(base), presets.parsed(text)
     run, setting = ablation.run, leaves(ablation.setting)
     names = [run, *(f"{run}-{variant}" for variant in ablation.variants)]
 
@@ -112,9 +107,9 @@ def test_the_ablations_are_those_of_the_appendix():
                 assert leaves(found[base].setting) == {"pretrain.batch_size": 256}
 
 
-def test_rrcm_is_compared_with_training_from_scratch_at_equal_cost(tmp_path):
+def test_rrcm_is_compared_with_training_from_scratch_at_equal_cost():
     """Of 48,900 training images; a last, smaller batch of an epoch is left out."""
-    whole = loaded(tmp_path, presets.composed("ablation-scratch", "cifar10-cpu"))
+    whole = presets.parsed(presets.composed("ablation-scratch", "cifar10-cpu"))
     checked.check(whole)
 
     def cost(run):
@@ -139,8 +134,8 @@ def test_rrcm_is_compared_with_training_from_scratch_at_equal_cost(tmp_path):
         assert cost(theirs) == pytest.approx(cost(ours), rel=0.005)
 
 
-def test_each_variant_of_a_pretraining_is_probed_on_the_images_that_a_preset_holds_out(tmp_path):
-    whole = loaded(tmp_path, presets.composed("ablation-pretraining", "cifar10-cpu"))
+def test_each_variant_of_a_pretraining_is_probed_on_the_images_that_a_preset_holds_out():
+    whole = presets.parsed(presets.composed("ablation-pretraining", "cifar10-cpu"))
     checked.check(whole)
     probes = [*whole.representations.values()]
 
@@ -238,7 +233,11 @@ def test_ablations_and_presets_replace_each_other_until_somebody_edits_one(folde
         use("digits")
 
     assert (folder / "params.yaml").read_text() == edited
-    use("digits", force=True)
+    (folder / "presets/wrong.yaml").write_text("name: wrong\n")
+    with refused(ConfigError, "unknown key 'name'"):
+        use("wrong", force=True)
+    assert (folder / "params.yaml").read_text() == edited
+    assert use("digits", force=True)[1] == (ROOT / "presets/digits.yaml").read_text()
 
 
 def test_a_preset_that_is_not_there_writes_nothing(folder):
@@ -259,10 +258,9 @@ def table(seed):
     return certificates(predict, [floor(rng.uniform(0, 0.8)) * (p != -1) for p in predict])
 
 
-def evaluated(node, tmp_path):
+def evaluated(node):
     """Entries of all that params declare, each with certificates of its own."""
-    (tmp_path / "params.yaml").write_text(presets.written(node))
-    whole = params.load(tmp_path / "params.yaml")
+    whole = presets.parsed(presets.written(node))
     tables = {name: table(seed) for seed, name in enumerate(whole.evals)}
     return entries.entries(whole, tables, {})
 
@@ -277,8 +275,8 @@ TAUS = {
 }
 
 
-def test_the_numbers_are_the_statistics_of_the_certificates(tmp_path):
-    found = evaluated(composed(TAUS), tmp_path)
+def test_the_numbers_are_the_statistics_of_the_certificates():
+    found = evaluated(composed(TAUS))
 
     ((key, numbers),) = varied(found).items()
 
@@ -296,7 +294,7 @@ def test_the_numbers_are_the_statistics_of_the_certificates(tmp_path):
         assert row.base == (row.entry == f"{RUN}-e050") and row.panel == "σ = 0.5"
 
 
-def test_seeds_are_repeated_and_what_differs_in_two_things_is_left_out(tmp_path):
+def test_seeds_are_repeated_and_what_differs_in_two_things_is_left_out():
     """Two temperatures of one value are one thing; of two values, they are two."""
     odd = {"pretrain": {"loss": {"tau_contrast": 0.5, "tau_consistency": 0.1}}}
     again = {
@@ -306,7 +304,7 @@ def test_seeds_are_repeated_and_what_differs_in_two_things_is_left_out(tmp_path)
         "both": {"pretrain": {"steps": 60, "batch_size": 16}},
         "odd": odd,
     }
-    found = evaluated(composed(again), tmp_path)
+    found = evaluated(composed(again))
 
     ((key, numbers),) = varied(found).items()
 
@@ -325,7 +323,7 @@ def test_presets_vary_nothing_alone_but_what_they_are_made_for(name):
 
 
 def test_the_report_has_the_table_and_its_numbers(tmp_path, undrawn):
-    found = evaluated(composed(TAUS), tmp_path)
+    found = evaluated(composed(TAUS))
     ((key, wanted),) = varied(found).items()
 
     report.write(found, tmp_path, radii=ALL_RADII, confidence=0.95, subject="digits")
@@ -340,12 +338,8 @@ def test_the_report_has_the_table_and_its_numbers(tmp_path, undrawn):
         for radius, share in zip(part["radius"], part["certified"], strict=True):
             assert float(row[f"r = {radius:g}"].split()[0]) == pytest.approx(100 * share, abs=0.1)
         assert all(str(cell) in page for cell in row["ACR"].split(" ", 1))
-    assert [ablations.text(v) for v in ([], [0.5, 1.0], True, "a")] == [
-        "none",
-        "0.5, 1",
-        "true",
-        "a",
-    ]
+    texts = [ablations.text(value) for value in ([], [0.5, 1.0], True, "a")]
+    assert texts == ["none", "0.5, 1", "true", "a"]
     numbers = pd.read_csv(tmp_path / "ablations.csv")
     assert numbers["value"].tolist() == [v for v in (0.2, 0.5, 0.05) for _ in ALL_RADII]
     pd.testing.assert_frame_equal(numbers, wanted, check_exact=False, rtol=1e-8)

@@ -63,11 +63,6 @@ def opened(**options: Any) -> Smoothed:
     return request.source.classifier(request.sample)
 
 
-def unlock(workspace: Workspace) -> None:
-    """As where a classifier came by itself, copied or released."""
-    (workspace.path / "dvc.lock").unlink()
-
-
 def test_what_is_as_params_yaml_says_is_not_marked(here: Workspace):
     compared = tables.compare(EVAL, OTHER, project, radii=None)
 
@@ -126,7 +121,7 @@ def test_a_renamed_run_is_shown_by_what_it_was(here: Workspace):
 
 def test_a_classifier_of_another_name_than_asked_for_is_refused(here: Workspace):
     """`--sigma 0.6` never gets the network that was trained at 0.5."""
-    unlock(here)
+    Path("dvc.lock").unlink()  # as where a classifier came by itself, copied or released
     text = Path("params.yaml").read_text()
     for backend, key, value, said in (
         ("onnx", "sigma", 0.6, "sigma was 0.5, is now 0.6"),
@@ -235,7 +230,7 @@ def test_votes_and_certificates_that_do_not_belong_together(here: Workspace):
 
 
 def test_certificates_that_dvc_lock_does_not_have_say_so(here: Workspace):
-    unlock(here)
+    Path("dvc.lock").unlink()
 
     (entry,) = Present().evaluations([EVAL])
 

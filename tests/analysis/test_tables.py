@@ -10,7 +10,8 @@ from builders import certificates, random_votes, refused
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
-from report_entries import GRID, RADII, entry
+from report_entries import RADII, entry
+from sampling_runs import CONSTANTS
 
 from rrcm.analysis.estimation import intervals, paired, statistics
 from rrcm.analysis.presentation import tables
@@ -157,12 +158,7 @@ def test_what_stopping_did_not_decide_is_a_lower_bound(stop, alpha, certificate)
 
     A rule that divides alpha has lower bounds there, too: `none` may certify more.
     """
-    constants = {
-        "none": {},
-        "grid": GRID,
-        "anytime": {"tolerance": 0.05, "beta": 0.01},
-    }[stop]
-    drawn = random_votes(0, images=15, n=500, n0=20, stop=stop, stopping=constants)
+    drawn = random_votes(0, images=15, n=500, n0=20, stop=stop, stopping=CONSTANTS[stop])
     made = certify.certify(*drawn, certificates=[certificate], alpha=alpha)
     one = dataclasses.replace(
         PAIR[0], votes=drawn, table=made, certificate=certificate, alpha=alpha

@@ -30,6 +30,12 @@ def examine(folder, found, kind="csv", **stated):
     return audit(path, **stated)
 
 
+def judged(folder, definition, rows, **stated):
+    """Write votes and audit them."""
+    records.write(folder / "a.jsonl", definition, rows)
+    return audit(folder / "a.jsonl", **stated)
+
+
 def with_one(found, column, line, value):
     """The same with another value at a line of its file."""
     cells = found[column].tolist()
@@ -135,11 +141,10 @@ def test_tables_of_any_sigma_are_clean_in_all_formats():
 
 
 def test_votes_of_a_sigma_that_was_stated_to_six_digits_are_trusted(tmp_path):
-    definition, rows = sampled("none", images=10)
-    records.write(tmp_path / "a.jsonl", dataclasses.replace(definition, sigma=1 / 3), rows)
+    definition, rows = sampled("none", images=10, sigma=1 / 3)
 
-    assert audit(tmp_path / "a.jsonl", sigma=0.333333).trusted
-    assert not audit(tmp_path / "a.jsonl", sigma=0.333331).trusted
+    assert judged(tmp_path, definition, rows, sigma=0.333333).trusted
+    assert not judged(tmp_path, definition, rows, sigma=0.333331).trusted
 
 
 # Planted faults.
@@ -257,15 +262,6 @@ def test_what_was_stated_otherwise_is_found(tmp_path, stated, words):
     assert examine(tmp_path, table(), "csv", n=1_000, alpha=0.001, sigma=0.5).trusted
 
 
-def test_a_radius_above_that_of_unanimous_votes_is_found_if_nothing_else_tells(tmp_path):
-    found = table(images=4)
-    high = found.assign(radius=[1.5, 0.5, 0.25, 0.0], predict=[1, 1, 1, -1], label=0, correct=0)
-
-    result = examine(tmp_path, high, "tsv", n=1_000, alpha=0.001, sigma=0.5)
-
-    assert alarms(result)[0][:2] == ("error", (2,)) and result.inferred == []
-
-
 def stopped(rule, certificates=("cohen",)):
     definition, rows = sampled(rule)
     return certify.certify(definition, rows, certificates=[*certificates], alpha=0.001)
@@ -353,9 +349,8 @@ def test_a_missing_header_and_a_table_that_does_not_tell(tmp_path):
 def test_stopping_when_it_looked_good_is_found(tmp_path):
     definition, rows = sampled("none", images=10)
     early = [dataclasses.replace(rows[3], looks=rows[3].looks[:4]), *rows[4:]]
-    records.write(tmp_path / "a.jsonl", definition, [*rows[:3], *early])
 
-    result = audit(tmp_path / "a.jsonl")
+    result = judged(tmp_path, definition, [*rows[:3], *early])
 
     assert [lines for _, lines, _ in alarms(result)] == [(5,)]
 
@@ -365,9 +360,8 @@ def test_going_on_where_the_rule_gives_up_is_found(tmp_path):
     definition, _ = sampled("grid", images=0)
     looks = [[draws - 70, 70, 0, 0] for draws in definition.rule().looks]
     one = row(0, 0, [100, 0, 0, 0], *looks)
-    records.write(tmp_path / "a.jsonl", dataclasses.replace(definition, images=1), [one])
 
-    result = audit(tmp_path / "a.jsonl")
+    result = judged(tmp_path, dataclasses.replace(definition, images=1), [one])
 
     assert [lines for _, lines, _ in alarms(result)] == [(2,)]
 
@@ -383,9 +377,8 @@ def test_selecting_and_certifying_with_the_same_votes_is_found(tmp_path):
             votes_ = votes_ | {top: votes_[top] + draws - looks[-1][0]}
             looks.append((draws, votes_))
         consistent.append(dataclasses.replace(one, looks=looks))
-    records.write(tmp_path / "a.jsonl", definition, consistent)
 
-    result = audit(tmp_path / "a.jsonl")
+    result = judged(tmp_path, definition, consistent)
 
     assert any("chose the class" in text for _, _, text in alarms(result))
 
@@ -404,21 +397,19 @@ def test_selecting_and_certifying_with_the_same_votes_is_found(tmp_path):
 )
 def test_a_header_admits_what_matters(tmp_path, changes, level, words):
     definition, rows = sampled("none", n=changes.get("n", 1_000), images=10)
-    records.write(tmp_path / "a.jsonl", dataclasses.replace(definition, **changes), rows)
 
-    result = audit(tmp_path / "a.jsonl")
+    result = judged(tmp_path, dataclasses.replace(definition, **changes), rows)
 
     assert any(one.level == level and words in one.text for one in result.findings), str(result)
 
 
 def test_votes_of_other_values_than_stated_are_found(tmp_path):
-    records.write(tmp_path / "a.jsonl", *sampled("none", images=10))
+    votes, stopped = sampled("none", images=10), sampled("grid", images=10)
 
-    assert audit(tmp_path / "a.jsonl", n=1_000, alpha=0.001, sigma=0.5).trusted
-    assert audit(tmp_path / "a.jsonl", n=10_000).trusted is False
-    assert audit(tmp_path / "a.jsonl", alpha=1e-5).trusted  # all draws were made, whatever alpha
-    records.write(tmp_path / "b.jsonl", *sampled("grid", images=10))
-    assert audit(tmp_path / "b.jsonl", alpha=1e-5).trusted is False
+    assert judged(tmp_path, *votes, n=1_000, alpha=0.001, sigma=0.5).trusted
+    assert judged(tmp_path, *votes, n=10_000).trusted is False
+    assert judged(tmp_path, *votes, alpha=1e-5).trusted  # all draws were made, whatever alpha
+    assert judged(tmp_path, *stopped, alpha=1e-5).trusted is False
 
 
 def test_a_table_whose_images_all_stopped_before_n_is_no_fault(tmp_path):
@@ -449,19 +440,25 @@ def test_what_nothing_can_be_made_with_is_refused(tmp_path):
             audit(tmp_path / "none.tsv", **stated)
 
 
-def test_the_command_prints_what_was_found_and_exits_1_if_it_is_bad(tmp_path):
-    certify.write(table(), tmp_path / "good.csv")
-    certify.write(
-        FAULTS["an image twice"](table(), None, 0, np.random.default_rng(0)), tmp_path / "bad.csv"
-    )
-    run = typer.testing.CliRunner().invoke
+def test_the_command_prints_what_was_found_in_each_file_and_exits_1_if_one_is_bad(tmp_path):
+    """One that cannot be read does not hide the others."""
+    names = ("good.csv", "none.tsv", "broken.jsonl", "bad.csv")
+    good, none, broken, bad = (tmp_path / name for name in names)
+    certify.write(table(), good)
+    certify.write(FAULTS["an image twice"](table(), None, 0, np.random.default_rng(0)), bad)
+    broken.write_text("{}\n")
 
-    good = run(cli.app, ["audit", str(tmp_path / "good.csv")])
-    both = run(cli.app, ["audit", str(tmp_path / "good.csv"), str(tmp_path / "bad.csv")])
+    def run(*words):
+        return typer.testing.CliRunner().invoke(cli.app, ["audit", *map(str, words)])
 
-    assert good.exit_code == 0 and "n = 1,000, alpha = 0.001, sigma = 0.5" in good.output
-    assert both.exit_code == 1 and "an image comes more than once" in both.output
-    assert re.search(r"error: lines \d+, 202: ", both.output)
+    one, every, senseless = run(good), run(good, none, broken, bad), run(good, "--n", 0)
+
+    assert one.exit_code == 0 and "n = 1,000, alpha = 0.001, sigma = 0.5" in one.output
+    assert every.exit_code == 1 and every.output.count("verdict: can be trusted") == 1
+    assert "an image comes more than once" in every.output
+    assert re.search(r"error: lines \d+, 202: ", every.output)
+    assert f"error: {none}: not found" in every.output and f"error: {broken}:1" in every.output
+    assert isinstance(senseless.exception, CertificateError) and not senseless.output
 
 
 def test_a_short_decimal_in_most_intervals_is_no_reason_to_distrust_the_others():

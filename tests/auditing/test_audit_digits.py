@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import typer.testing
 from audit_tables import RULES, alarms, sampled, table
 
 from benchmarks.audit import OUTCOMES, bad, published, simulate, tell, write_published
@@ -10,8 +9,6 @@ from rrcm.auditing import attainable_radii, infer, written
 from rrcm.auditing.attainable_radii import AttainableRadii
 from rrcm.auditing.audit import audit
 from rrcm.certification import certify, tsv
-from rrcm.cli import main as cli
-from rrcm.core.errors import CertificateError
 
 FIRST, _, WRONG, _, _, ALARM = OUTCOMES
 
@@ -195,20 +192,3 @@ def test_an_alpha_that_may_be_half_of_another_is_called_so(tmp_path, kind):
     for result in (plain, stated):
         assert any("may be half of 0.001" in text for text in texts(result, "note"))
         assert not bad(result) and result.trusted
-
-
-# Several files.
-
-
-def test_one_file_that_cannot_be_read_does_not_hide_the_others(tmp_path):
-    paths = [tmp_path / name for name in ("a.csv", "none.tsv", "broken.jsonl", "b.csv")]
-    for path in (paths[0], paths[3]):
-        certify.write(table(), path)
-    paths[2].write_text("{}\n")
-
-    run = typer.testing.CliRunner().invoke(cli.app, ["audit", *map(str, paths)])
-    senseless = typer.testing.CliRunner().invoke(cli.app, ["audit", *map(str, paths), "--n", "0"])
-
-    assert run.exit_code == 1 and run.output.count("verdict: can be trusted") == 2
-    assert f"error: {paths[1]}: not found" in run.output and f"error: {paths[2]}:1" in run.output
-    assert isinstance(senseless.exception, CertificateError) and not senseless.output

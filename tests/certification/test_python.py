@@ -40,22 +40,23 @@ LABELS = [0, 1, 0, 1, 0, 1]
 
 
 class Brightness(nn.Module):
-    """Two classes by the sum of 16 pixels, below or above 8: the score is linear in the noise."""
+    """Two classes by the sum of 16 pixels, below or above 8: the score is linear in the noise.
 
-    def __init__(self) -> None:
+    Networks below do with it what they are ``told``.
+    """
+
+    def __init__(self, told=None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(16))
+        self.told = told
 
     def forward(self, pixel_values):
         total = pixel_values.flatten(1) @ self.weight - 8
         return torch.stack([-total, total], dim=1)
 
 
-def net(**changes) -> nn.Module:
-    network = Brightness().eval()
-    for name, value in changes.items():
-        setattr(network, name, value)
-    return network
+def net() -> nn.Module:
+    return Brightness().eval()
 
 
 def smooth(network=None, **options):
@@ -267,34 +268,22 @@ class Shuffled(Brightness):
 class Counting(Brightness):
     """Its scores depend on how many pictures there are."""
 
-    def __init__(self, counts):
-        super().__init__()
-        self.counts = counts
-
     def forward(self, x):
-        return super().forward(x) * (-1 if len(x) in self.counts else 1)
+        return super().forward(x) * (-1 if len(x) in self.told else 1)
 
 
 class Scaled(Brightness):
     """As what divides pixels by 255, where one of the batch is too bright to be in [0, 1]."""
 
-    def __init__(self, most):
-        super().__init__()
-        self.most = most
-
     def forward(self, x):
-        return super().forward(x / 255 if x.numpy().max() > self.most else x)
+        return super().forward(x / 255 if x.numpy().max() > self.told else x)
 
 
 class Early(Brightness):
     """Ends early where all of a batch are bright: no drawn batch is, 1 % of single pictures are."""
 
-    def __init__(self, end):
-        super().__init__()
-        self.end = end
-
     def forward(self, x):
-        return self.end((x[:, 0, 0, 0] > SIGMA * 2.326).all(), super().forward(x))
+        return self.told((x[:, 0, 0, 0] > SIGMA * 2.326).all(), super().forward(x))
 
 
 ENDS = {
@@ -341,12 +330,8 @@ def test_a_network_that_is_set_by_its_first_calls_is_refused_however_many_these_
 
 
 class Ranged(Brightness):
-    def __init__(self, most):
-        super().__init__()
-        self.most = most
-
     def forward(self, x):
-        assert x.abs().numpy().max() < self.most, "a range"
+        assert x.abs().numpy().max() < self.told, "a range"
         return super().forward(x)
 
 
@@ -440,12 +425,8 @@ def test_what_is_no_classifier_is_told_what_is():
 class Single(Brightness):
     """One logit of two classes, in one of its many forms."""
 
-    def __init__(self, form):
-        super().__init__()
-        self.form = form
-
     def forward(self, x):
-        return self.form(super().forward(x)[:, 1])
+        return self.told(super().forward(x)[:, 1])
 
 
 FORMS = {
@@ -546,14 +527,10 @@ def test_weights_that_a_first_picture_would_draw_are_refused():
 
 
 class Undefined(Brightness):
-    """NaN where the first pixel is below ``least``, so for a share of the noise."""
-
-    def __init__(self, least):
-        super().__init__()
-        self.least = least
+    """NaN where the first pixel is below a number, so for a share of the noise."""
 
     def forward(self, x):
-        return super().forward(x) + torch.where(x.flatten(1)[:, :1] < self.least, math.nan, 0)
+        return super().forward(x) + torch.where(x.flatten(1)[:, :1] < self.told, math.nan, 0)
 
 
 def test_noise_without_scores_may_count_as_votes_for_no_class():
@@ -611,14 +588,10 @@ def test_a_denoiser_in_front_is_a_part_of_the_function():
 
 
 class Keeping(Brightness):
-    """Keeps what it computes where ``kept`` says, and reads it again, while other threads run."""
-
-    def __init__(self, kept) -> None:
-        super().__init__()
-        self.kept = kept
+    """Keeps what it computes where it is told, and reads it again, while other threads run."""
 
     def forward(self, x):
-        kept = vars(self) if self.kept is None else self.kept
+        kept = vars(self) if self.told is None else self.told
         kept["x"] = x
         time.sleep(1e-4)
         return super().forward(kept["x"])
@@ -966,3 +939,64 @@ def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
 
     assert found.failed == 0 and found.attempted > 10
     assert "Certified accuracy" in Path("page.html").read_text()
+
+
+class Elsewhere(nn.Module):
+    """Scores are distances from two prototypes that are no parameters."""
+
+    def __init__(self, kind: str, change: float = 0.0) -> None:
+        super().__init__()
+        wanted = torch.linspace(0.2, 0.8, 2).repeat(16, 1).T + torch.tensor([[0.0], [change]])
+        self.kind = kind
+        if kind == "buffer that is not saved":
+            self.register_buffer("kept", wanted, persistent=False)
+        elif kind == "list":
+            self.kept = [*wanted]
+        else:
+            self.kept = wanted.numpy() if kind == "array" else wanted
+
+    def forward(self, x):
+        if self.kind == "array":
+            kept = torch.from_numpy(self.kept)
+        else:
+            kept = torch.stack(self.kept) if self.kind == "list" else self.kept
+        return -torch.cdist(x.flatten(1), kept)
+
+
+@pytest.mark.parametrize("kind", ["attribute", "list", "array", "buffer that is not saved"])
+def test_votes_of_prototypes_are_not_those_of_slightly_other_ones(tmp_path: Path, kind: str):
+    """Whose scores are in the same order for all pictures of the fingerprint."""
+    path = tmp_path / "votes.jsonl"
+    drawn = smooth(Elsewhere(kind).eval()).certify(IMAGES, votes=path, **FAST)
+
+    assert said(smooth(Elsewhere(kind).eval()).certify(IMAGES, votes=path, **FAST)) == said(drawn)
+    with refused(VotesError, "holds votes of another classifier"):
+        smooth(Elsewhere(kind, change=1e-4).eval()).certify(IMAGES, votes=path, **FAST)
+
+
+class Cascade(nn.Module):
+    """A cheap answer where it is sure, else another one; where, only Python knows."""
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__()
+        self.cheap, self.threshold = Brightness(), threshold
+
+    def forward(self, x):
+        scores = self.cheap(x)
+        unsure = [row for row, score in enumerate(scores) if abs(float(score[1])) > self.threshold]
+        scores[unsure] = scores[unsure].flip(1)
+        return scores
+
+
+def test_votes_of_a_cascade_are_not_those_of_another_threshold(tmp_path: Path, monkeypatch):
+    """Finished votes, and those of an interrupted call; the same cascade goes on with both."""
+    path, many = tmp_path / "votes.jsonl", FAST | {"n0": 100}
+    drawn = smooth(Cascade(6.0).eval()).certify(IMAGES, votes=path, **many)
+
+    assert said(smooth(Cascade(6.0).eval()).certify(IMAGES, votes=path, **many)) == said(drawn)
+    with refused(VotesError, "votes.jsonl: votes of another classifier: drawn again"):
+        smooth(Cascade(4.0).eval()).certify(IMAGES, votes=path, **many)
+    path.rename(tmp_path / "votes.jsonl.journal")
+    with refused(VotesError, "the journal: votes of another classifier: drawn again"):
+        smooth(Cascade(4.0).eval()).certify(IMAGES, votes=path, **many)
+    assert said(smooth(Cascade(6.0).eval()).certify(IMAGES, votes=path, **many)) == said(drawn)

@@ -16,7 +16,7 @@ from builders import SIGMA, Clock, linear, refused, some
 from builders import row as line_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sampling_runs import CFG, CONSTANTS, SIX, N, defined, header_and_rows, rows, sampled
+from sampling_runs import CFG, CONSTANTS, SIX, N, defined, drawn, header_and_rows, rows, sampled
 
 from rrcm.certification import certify
 from rrcm.certification.sampling import batching, drawing, journal, sampler, store, voting
@@ -38,10 +38,8 @@ def journal_of(cfg, split=SIX):
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "write", lambda *arguments: None)
         patch.setattr(Path, "unlink", lambda path: None)
-        journal = Path(folder, "journal")
-        arguments = linear(), split, defined(cfg, split), journal, Path(folder, "votes")
-        list(drawing.sample(*arguments, workers=1, every=-1.0))
-        return journal.read_bytes()
+        list(drawn(folder, cfg, split, every=-1.0))
+        return Path(folder, "journal").read_bytes()
 
 
 every_rule = pytest.mark.parametrize("stop", CONSTANTS)
@@ -346,14 +344,7 @@ def test_a_budget_ends_drawing_soundly(monkeypatch, stop, seconds):
 
 def test_what_comes_before_the_draws_is_part_of_a_budget(tmp_path):
     """An opened classifier, its checks: a budget that they have used up is refused."""
-    arguments = (
-        linear(),
-        SIX,
-        defined(replace(CFG, stop="grid"), budget=20.0),
-        tmp_path / "j",
-        tmp_path / "v",
-    )
-    run = partial(drawing.sample, *arguments, workers=1)
+    run = partial(drawn, tmp_path, replace(CFG, stop="grid"), head={"budget": 20.0})
 
     with refused(ConfigError, "budget: the 20 s were over before the first draw", "after 21 s"):
         list(run(budget_start=time.monotonic() - 21))
@@ -385,15 +376,14 @@ def test_a_score_that_is_no_number_is_refused_and_what_was_drawn_is_kept(tmp_pat
 
     backend.scores = broken
     journal, path = tmp_path / "journal", tmp_path / "votes.jsonl"
-    arguments = SIX, defined(), journal, path
 
     with refused(BackendError, "NaN scores for image ") as _:
-        list(drawing.sample(backend, *arguments, workers=1))
+        list(drawn(tmp_path, backend=backend))
 
     assert not path.exists()
     assert len(journal.read_bytes().splitlines()) > 1
-    again = list(drawing.sample(linear(), *arguments, workers=1))
-    assert again[0].images >= 1
+    first, *_ = drawn(tmp_path)
+    assert first.images >= 1
     assert path.read_bytes() == whole()
 
 
@@ -407,10 +397,10 @@ def test_votes_of_a_classifier_that_changes_are_void(tmp_path, every):
     journal, path = tmp_path / "journal", tmp_path / "votes.jsonl"
 
     with refused(BackendError, "the classifier has changed since it was checked", "none are kept"):
-        list(drawing.sample(backend, SIX, defined(), journal, path, workers=1, every=every))
+        list(drawn(tmp_path, backend=backend, every=every))
 
     assert not path.exists() and journal.read_bytes() == b""
-    list(drawing.sample(linear(), SIX, defined(), journal, path, workers=1))
+    list(drawn(tmp_path))
     assert path.read_bytes() == whole()
 
 
@@ -435,17 +425,16 @@ def test_classes_must_be_those_of_the_data():
 
 
 def test_progress_counts_images_and_starts_at_what_is_there(tmp_path):
-    run = partial(drawing.sample, linear(), SIX, defined(), tmp_path / "j", tmp_path / "v")
-    stopped = run(workers=1)
+    stopped = drawn(tmp_path)
     seen = [state.images for state in itertools.takewhile(lambda s: s.images < 3, stopped)]
     stopped.close()
 
-    rest = list(run(workers=1))
+    rest = list(drawn(tmp_path))
 
     assert sorted({*seen}) == [0, 1, 2]
     assert (rest[0].images, rest[0].draws) == (3, 0)
     assert (rest[-1].images, rest[-1].draws) == (6, 3 * 420)  # no line of the others was kept
-    assert (tmp_path / "v").read_bytes() == whole()
+    assert (tmp_path / "votes.jsonl").read_bytes() == whole()
 
 
 def test_until_an_image_is_done_the_time_of_all_draws_is_shown(monkeypatch, capsys):
@@ -469,10 +458,8 @@ def test_memory_does_not_grow_with_draws(tmp_path):
 
     def peak(n):
         backend, cfg = linear(), replace(CFG, n=n, n0=100, batch_size=200)
-        definition = defined(cfg, some(SIX, [0]), backend=backend)
         tracemalloc.start()
-        arguments = backend, some(SIX, [0]), definition, tmp_path / "j", tmp_path / "v"
-        list(drawing.sample(*arguments, workers=1))
+        list(drawn(tmp_path, cfg, some(SIX, [0]), backend=backend))
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert {shape[0] for shape in backend.batches} == {200}

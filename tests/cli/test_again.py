@@ -7,13 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from builders import random_votes
-from onnx_networks import save
-from PIL import Image
+from onnx_networks import pictures, save
 
-from rrcm.certification.sampling import drawing
 from rrcm.certification.stopping import anytime, spending
 from rrcm.certification.votes import records
 from rrcm.cli import requests
@@ -22,7 +19,7 @@ from rrcm.cli.options import Options
 from rrcm.cli.project import Project
 from rrcm.core.errors import PlausibilityWarning
 
-SIDE, PICTURES = 4, 20
+SIDE = 4
 TABLE = spending.DEFAULTS | {"radii": [0.0, 0.25, 0.5, 0.75, 1.0]}
 ASKED = {"sigma": 0.1, "n": 50, "size": str(SIDE), "channels": 1, "resize": "exact"}
 
@@ -30,15 +27,9 @@ ASKED = {"sigma": 0.1, "n": 50, "size": str(SIDE), "channels": 1, "resize": "exa
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
     """A folder outside any checkout: pictures, dark and bright, and what tells them apart."""
-    rng = np.random.default_rng(0)
-    for name, low in (("bright", 150), ("dark", 0)):
-        (tmp_path / "pictures" / name).mkdir(parents=True)
-        for i in range(PICTURES // 2):
-            pixels = rng.integers(low, low + 100, (SIDE, SIDE), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{i}.png")
-    mean = np.ones((SIDE**2, 1)) / SIDE**2  # of squares: above 0.34 if bright, below 0.16 if dark
-    save(tmp_path / "right.onnx", np.hstack([mean, -mean]), (-0.25, 0.25))
-    save(tmp_path / "constant.onnx", np.hstack([mean, -mean]), (50.0, 0.0))
+    pictures(tmp_path / "pictures", SIDE, each=10)
+    save(tmp_path / "right.onnx", SIDE)
+    save(tmp_path / "constant.onnx", SIDE, (50.0, 0.0))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -48,29 +39,25 @@ def asked(name: str = "right", **options) -> requests.Request:
     return Project().request(Options(**source | ASKED | options))
 
 
-def never(*arguments, **options):
-    raise AssertionError("this was not to be done again")
-
-
 # What is there already.
 
 
-def test_votes_that_are_there_are_not_drawn_again(here: Path, monkeypatch):
-    alone = on_demand.certify(asked(), Project())
-    monkeypatch.setattr(drawing, "run", never)
-
-    assert on_demand.certify(asked(), Project()) == alone
-
-
-def test_of_votes_in_shards_only_those_that_are_missing_are_drawn(here: Path, capfd):
+def test_of_votes_only_those_that_are_missing_are_drawn(here: Path, capfd):
+    """What shards have, in any order, is of the votes of one process; what is there is used."""
     written = set()
-    for shard, known in (("1/3", 7), ("3/3", 13), ("2/3", 20)):
-        on_demand.certify(asked(shard=shard), Project())
+    for shard, known in (("", 0), ("1/3", 7), ("3/3", 13), ("2/3", 20)):
+        if shard:
+            said = on_demand.certify(asked(shard=shard), Project())
+            assert f"share {shard}" in said and "without --shard" in said
         shared = on_demand.certify(asked(), Project())
         (path,) = [Path(line[7:]) for line in shared.splitlines() if line.startswith("votes: ")]
-        assert f" {known} of 20 images have votes already" in capfd.readouterr().err
-        written.add(path.read_bytes())
+        (table,) = here.glob("results/*.csv")
+        noted = capfd.readouterr().err
+        assert (f" {known} of 20 images have votes already" in noted) == bool(known)
+        written.add((path.read_bytes(), table.read_bytes()))
+        assert on_demand.certify(asked(), Project()) == shared and not capfd.readouterr().err
         path.unlink()
+        table.unlink()
     assert len(written) == 1
 
 

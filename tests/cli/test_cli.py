@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import typer
 from builders import printed, refusal, refused
+from helpers import MINI
 from packaging.requirements import Requirement
 from PIL import Image
 from typer.testing import CliRunner
@@ -18,7 +19,7 @@ from workspace import EVAL, ROOT, RUN, Workspace
 
 import rrcm
 from pipeline.cli.main import checkout as project
-from pipeline.project import presets, runs
+from pipeline.project import runs
 from rrcm.certification import certify
 from rrcm.cli import app as program
 from rrcm.cli import main as cli
@@ -27,17 +28,10 @@ from rrcm.cli.commands import doctor
 from rrcm.cli.options import Options
 from rrcm.cli.project import Project
 from rrcm.config import defaults
-from rrcm.config import params as parameters
-from rrcm.config.params import Params
 from rrcm.core.errors import BackendError, ConfigError, RrcmError
 
 HEAVY = {*"numpy torch pandas scipy numba dvc prefect onnxruntime matplotlib".split()}
 RUN_VALUES = ("--model", "tiny", "--sigma", "0.5")
-
-
-@pytest.fixture
-def params() -> Params:
-    return parameters.load(ROOT / "tests/mini.yaml")
 
 
 def test_a_command_that_is_not_here_is_one_line():
@@ -138,13 +132,13 @@ def test_help_imports_nothing_heavy():
         ),
     ],
 )
-def test_a_run_that_is_not_there_is_found_elsewhere(params, monkeypatch, wanted, said):
+def test_a_run_that_is_not_there_is_found_elsewhere(monkeypatch, wanted, said):
     """Each way out works: it is of a preset, or of params.yaml."""
     monkeypatch.chdir(ROOT)
 
     asked = {"model": "tiny", "method": "rrcm", "sigma": 0.5} | wanted
     with refused(ConfigError, said):
-        runs.find_run(params, **{"eval_sigma": asked["sigma"]} | asked)
+        runs.find_run(MINI, **{"eval_sigma": asked["sigma"]} | asked)
 
 
 # What a request is, without a checkout that has models in it.
@@ -196,17 +190,17 @@ def test_paths_stay_those_of_the_folder_in_which_they_were_given(here: Path, mon
     assert Path.cwd() == here and f"{here}/below/3" in str(result.exception)
 
 
-def test_a_request_without_options_is_params_yaml(here: Path, params: Params):
+def test_a_request_without_options_is_params_yaml(here: Path):
     found = resolve(n=None, subset=None, stop=None, strict=False)
 
-    assert (found.sample, found.report) == (params.sampling, params.report)
-    assert found.certificates == params.certify.certificates
-    assert found.source.evaluation == params.evals[EVAL]
+    assert (found.sample, found.report) == (MINI.sampling, MINI.report)
+    assert found.certificates == MINI.certify.certificates
+    assert found.source.evaluation == MINI.evals[EVAL]
     assert found.source.votes == (Path(f"votes/{EVAL}.jsonl"),)
     assert (found.shard, found.budget) == ("1/1", 0.0)
 
 
-def test_options_replace_what_params_yaml_says(here: Path, params: Params):
+def test_options_replace_what_params_yaml_says(here: Path):
     sample = {
         "n": 300,
         "n0": 7,
@@ -218,18 +212,18 @@ def test_options_replace_what_params_yaml_says(here: Path, params: Params):
 
     found = resolve(**sample, alpha=0.01, eval_sigma=0.25, budget="90s", shard="2/3")
 
-    constants = params.stopping["anytime"]
-    assert found.sample == replace(params.sampling, **sample, alpha=0.01, stopping=constants)
+    constants = MINI.stopping["anytime"]
+    assert found.sample == replace(MINI.sampling, **sample, alpha=0.01, stopping=constants)
     assert resolve(**sample, tolerance=0.3).sample.stopping == constants | {"tolerance": 0.3}
-    assert "proportional" not in params.stopping  # the radii of the report, and else its own
-    assert resolve(stop="proportional").sample.stopping == {"radii": params.report.radii}
-    assert found.certificates == params.certify.certificates
+    assert "proportional" not in MINI.stopping  # the radii of the report, and else its own
+    assert resolve(stop="proportional").sample.stopping == {"radii": MINI.report.radii}
+    assert found.certificates == MINI.certify.certificates
     assert (found.source.evaluation.sigma, found.source.evaluation.run) == (0.25, RUN)
     assert (found.source.trained_at, found.source.votes) == (0.5, ())
     assert (found.budget, found.shard) == (90.0, "2/3")
 
 
-def test_a_server_stops_where_asked(here: Path, params: Params, monkeypatch):
+def test_a_server_stops_where_asked(here: Path, monkeypatch):
     """By default by a rule that a deadline may end, although params.yaml may have another."""
     served = []
     path = "rrcm.cli.commands.serve.serve"
@@ -237,7 +231,7 @@ def test_a_server_stops_where_asked(here: Path, params: Params, monkeypatch):
     for more in ([], ["--tolerance", "0.3"]):
         CliRunner().invoke(cli.app, ["serve", *RUN_VALUES, *more])
 
-    assert params.sample.stop not in [one.sample.stop for one in served] == ["spending", "anytime"]
+    assert MINI.sample.stop not in [one.sample.stop for one in served] == ["spending", "anytime"]
     assert served[1].sample.stopping["tolerance"] == 0.3
 
 
@@ -298,31 +292,6 @@ def test_times_are_seconds():
     assert [*map(requests.seconds, ("90s", "10m", "1.5h", "0.5s"))] == [90, 600, 5400, 0.5]
 
 
-def test_presets_replace_only_what_is_nobodys_work(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "presets").mkdir()
-    texts = {name: f"# {name}\n{(ROOT / 'tests/mini.yaml').read_text()}" for name in ("one", "two")}
-    for name in texts:
-        (tmp_path / f"presets/{name}.yaml").write_text(texts[name])
-
-    presets.use("one", base=None, force=False)
-    presets.use("two", base=None, force=False)
-    assert (tmp_path / "params.yaml").read_text() == texts["two"]
-
-    (tmp_path / "params.yaml").write_text("name: mine\n")
-    with pytest.raises(ConfigError, match="edited"):
-        presets.use("one", base=None, force=False)
-    assert (tmp_path / "params.yaml").read_text() == "name: mine\n"
-    presets.use("one", base=None, force=True)
-    with pytest.raises(ConfigError, match="Did you mean 'two'"):
-        presets.use("twoo", base=None, force=True)
-    assert (tmp_path / "params.yaml").read_text() == texts["one"]
-    (tmp_path / "presets/three.yaml").write_text("name: three\n")
-    with pytest.raises(ConfigError, match="unknown key 'name'"):
-        presets.use("three", base=None, force=True)
-    assert (tmp_path / "params.yaml").read_text() == texts["one"]
-
-
 def test_certify_uses_the_votes_of_the_graph_and_agrees_with_it(checkout: Workspace, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     output = printed(checkout.path, "certify", *RUN_VALUES)
@@ -330,21 +299,6 @@ def test_certify_uses_the_votes_of_the_graph_and_agrees_with_it(checkout: Worksp
 
     assert f"votes: votes/{EVAL}.jsonl" in output and not (checkout.path / ".rrcm/votes").exists()
     assert ours.read_bytes() == (checkout.path / f"certificates/{EVAL}.csv").read_bytes()
-
-
-def test_certify_with_more_draws_samples_and_resumes(checkout: Workspace):
-    command = ("certify", *RUN_VALUES, "--n", "300", "--subset", "first:5", "--stop", "none")
-
-    first = printed(checkout.path, *command)
-    (votes,) = checkout.path.glob(".rrcm/votes/*.jsonl")
-    whole = votes.read_bytes()
-    votes.rename(votes.with_suffix(".journal")).write_bytes(whole[: len(whole) // 2])
-    second = printed(checkout.path, *command)
-
-    table = certify.read(next(checkout.path.glob("results/*n300*.csv")))
-    assert "noisy images/s" in first and "5 images, n0 = 20, n = 300" in second
-    assert len(table) == 5 and set(table["n"]) == {300}
-    assert votes.read_bytes() == whole
 
 
 def test_predict_agrees_with_the_table_and_reads_pictures(finished: Workspace, tmp_path):
@@ -471,19 +425,11 @@ def test_doctor_fails_without_a_tool_and_names_it(tmp_path, monkeypatch):
     assert "dvc" not in CliRunner().invoke(cli.app, ["doctor"]).output
 
 
-def test_results_that_are_there_are_analysed_without_drawing(finished: Workspace, tmp_path):
+def test_evaluations_are_compared_by_their_names(finished: Workspace):
     other = "tiny-gaussian-s050-e050"
     compared = printed(finished.path, "compare", EVAL, other, "--radii", "0,0.25")
-    files = [f"votes/{name}.jsonl" for name in (EVAL, other)]
-    page = printed(finished.path, "report", *files, "--out", f"{tmp_path}/page")
-    kinds = ("--certificate", "cohen", "--certificate", "two_class")
-    derived = printed(finished.path, "derive", files[0], *kinds, "--out", f"{tmp_path}/again.csv")
 
     assert "20 images" in compared and "B: tiny-gaussian" in compared and "p, Holm" in compared
-    assert (tmp_path / "page/index.html").exists() and "tiny-gaussian-s050" in page
-    again = (tmp_path / "again.csv").read_bytes()
-    assert again == (finished.path / f"certificates/{EVAL}.csv").read_bytes()
-    assert "nothing was drawn" in derived
     wrong = refusal(finished.path, "rrcm", "compare", EVAL, "no-such")
     assert wrong.startswith("error: no-such: neither a file nor an evaluation")
     assert len(wrong.splitlines()) == 1

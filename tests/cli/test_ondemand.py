@@ -29,34 +29,10 @@ def drawn(checkout: Workspace) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.slow
-def test_shards_merge_to_the_votes_of_one_process(checkout: Workspace, tmp_path):
-    checkout.run(*COMMAND)
-    one = drawn(checkout)
-    table = next(checkout.path.glob("results/*.csv")).read_bytes()
-    (checkout.path / ".rrcm").rename(tmp_path / "elsewhere")
-    (checkout.path / "results").rename(tmp_path / "results")
+def test_a_share_that_is_none_takes_one_line(finished: Workspace):
+    said = refusal(finished.path, *COMMAND, "--shard", "3/2")
 
-    for shard in ("3/3", "1/3", "2/3"):
-        said = checkout.run(*COMMAND, "--shard", shard)
-        assert f"share {shard}" in said and "without --shard" in said
-    checkout.run(*COMMAND)
-
-    assert drawn(checkout) == one
-    assert next(checkout.path.glob("results/*.csv")).read_bytes() == table
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (("--shard", "3/2"), "shard: expected i/k with 1 <= i <= k, such as 1/4, got '3/2'"),
-        (("--budget", "9s", "--stop", "none"), "rule 'none' certifies nothing before its end"),
-    ],
-)
-def test_what_makes_no_sense_takes_one_line(finished: Workspace, wrong, said):
-    output = refusal(finished.path, *COMMAND, *wrong)
-
-    assert output.startswith("error: ") and said in output and len(output.splitlines()) == 1
+    assert said == "error: shard: expected i/k with 1 <= i <= k, such as 1/4, got '3/2'"
 
 
 def test_nothing_is_started_for_what_cannot_be_certified(checkout: Workspace):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import PARAMS, plain, refused
+from builders import PARAMS, plain, refusal, refused
 from dvc.repo import Repo
 from helpers import few, shipped
 from hypothesis import given, settings
@@ -20,7 +20,6 @@ from workspace import ROOT, RUN, committed, tracked
 
 from pipeline import checked
 from pipeline.workflow import status as check
-from rrcm.__main__ import main
 from rrcm.config import params
 from rrcm.core.errors import ConfigError, RrcmError
 from rrcm.core.schema import LINE, listed, shown
@@ -217,15 +216,11 @@ def test_a_network_that_no_run_has_is_said_to_be_unchecked(fresh: Path):
     assert "not checked: models.spare: no run has it" in check.check().splitlines()
 
 
-def test_a_slip_is_one_line_and_exit_code_1(fresh: Path, monkeypatch):
+def test_a_slip_is_one_line_and_exit_code_1(fresh: Path):
     node = put(plain(PARAMS), ("runs", RUN, "loss", "lbda"), 1.0)
     Path("params.yaml").write_text(json.dumps(node))
-    monkeypatch.setattr(sys, "argv", ["rrcm", "check"])
 
-    with pytest.raises(SystemExit) as ended:
-        main()
-
-    assert ended.value.code == (
+    assert refusal(fresh, "rrcm", "check") == (
         f"error: params.yaml: runs.{RUN}.loss: unknown key 'lbda'. Did you mean 'lbd'?"
     )
     assert not checked.VALID.exists()

@@ -298,14 +298,6 @@ def test_what_refers_to_nothing_is_refused(tmp_path, place, value, said):
         load(tmp_path, wanted)
 
 
-def test_a_preset_may_name_a_denoiser_that_is_imported_later(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # where nothing was
-
-    whole = params.load(DIFFUSION.with_name("imagenet-diffusion.yaml"))
-
-    assert whole.purified["r50-dds-s025"].denoiser == "imported/imagenet-diffusion"
-
-
 def test_calls_are_counted_through_what_stands_behind_what():
     whole = shipped("digits-diffusion")
     counted = {name: tuple(cfg.calls().values()) for name, cfg in whole.purified.items()}

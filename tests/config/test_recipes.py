@@ -39,18 +39,15 @@ SIGMAS = {"s025": 0.25, "s050": 0.5, "s100": 1.0}
 LAMBDA = {"s025": 10.0, "s050": 20.0, "s100": 20.0}  # paper, code and log
 CUT = {"scale": [0.08, 1.0], "ratio": [0.75, 1.3333333]}
 COLOUR = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.2, "hue": 0.1, "p": 0.8}
+SEEN = [{"resized_crop": CUT}, {"jitter": COLOUR}, {"grey": {"p": 0.2}}]
 VIEWS = {  # code: MoCo-v3's two views; the third only flipped
     "first": [
-        {"resized_crop": CUT},
-        {"jitter": COLOUR},
-        {"grey": {"p": 0.2}},
+        *SEEN,
         {"blur": {"sigma": [0.1, 2.0], "p": 1.0}},
         {"flip": {"p": 0.5}},
     ],
     "second": [
-        {"resized_crop": CUT},
-        {"jitter": COLOUR},
-        {"grey": {"p": 0.2}},
+        *SEEN,
         {"blur": {"sigma": [0.1, 2.0], "p": 0.1}},
         {"solarize": {"threshold": 0.5, "p": 0.2}},
         {"flip": {"p": 0.5}},
@@ -58,9 +55,7 @@ VIEWS = {  # code: MoCo-v3's two views; the third only flipped
     "plain": [{"flip": {"p": 0.5}}],
 }
 AUGMENT = {  # log, but for CIFAR-10, where they have none
-    ("cifar10", "s025"): [{"crop": {"pad": 4}}, {"flip": {"p": 0.5}}],
-    ("cifar10", "s050"): [{"crop": {"pad": 4}}, {"flip": {"p": 0.5}}],
-    ("cifar10", "s100"): [{"crop": {"pad": 4}}, {"flip": {"p": 0.5}}],
+    **{("cifar10", name): [{"crop": {"pad": 4}}, {"flip": {"p": 0.5}}] for name in SIGMAS},
     ("imagenet", "s025"): [
         {"resized_crop": CUT},
         {"randaugment": {"policy": "rand-m9-mstd0.5-inc1"}},

@@ -4,6 +4,7 @@ import argparse
 import itertools
 import json
 import os
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -98,6 +99,9 @@ def test_what_a_checkpoint_may_hold_smuggles_nothing(tmp_path, case, old):
     torch.save(file, path, _use_new_zipfile_serialization=not old)
 
     with refused(CheckpointError, f"{path}: it calls {call}, and is not executed"):
+        state_dict.find(path, ["state_dict"], hint="")
+    path.write_bytes(pickle.dumps(file))  # without PyTorch's form
+    with refused(CheckpointError, f"{path}: "):
         state_dict.find(path, ["state_dict"], hint="")
     assert not (tmp_path / "owned").exists()
 

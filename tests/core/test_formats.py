@@ -4,7 +4,6 @@ import bz2
 import gzip
 import io
 import lzma
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -15,14 +14,14 @@ import pytest
 import safetensors.torch
 import torch
 from builders import refused
+from lookalikes import tar
 from PIL import Image
 
 from rrcm.certification import tables
 from rrcm.certification.votes import records
 from rrcm.cli.classifiers import class_names
 from rrcm.core import formats
-from rrcm.core.errors import CheckpointError, DataError, RrcmError
-from rrcm.core.files import require_file
+from rrcm.core.errors import CheckpointError, RrcmError
 from rrcm.data import image_folder
 from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import Fit
@@ -48,13 +47,6 @@ def zipped(**parts: bytes) -> bytes:
     return file.getvalue()
 
 
-def tarred() -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as archive:
-        archive.addfile(tarfile.TarInfo("a"))
-    return file.getvalue()
-
-
 def graph() -> bytes:
     made = onnx.helper.make_graph([], "g", [], [])
     return onnx.helper.make_model(made, producer_name="p").SerializeToString()
@@ -71,7 +63,7 @@ KINDS = {  # kind: what a program wrote, and a part of what is said of it
     "gzip": (gzip.compress(TABLE), "a gzip file; `gunzip` unpacks it"),
     "bzip2": (bz2.compress(b"a"), "a bzip2 file"),
     "xz": (lzma.compress(b"a"), "an xz file"),
-    "tar": (tarred(), "a tar archive"),
+    "tar": (tar({"a": b""}), "a tar archive"),
     "zip": (zipped(model__net_onnx=graph(), a_txt=b""), "a zip archive with model/net.onnx and"),
     "empty zip": (zipped(), "a zip archive with nothing in it"),
     "half a zip": (zipped(a_txt=b"a" * 99)[:60], "a zip archive that is damaged or cut short"),
@@ -144,15 +136,6 @@ def test_every_reader_of_a_users_file_names_what_it_is(tmp_path: Path, reader: s
 
     with refused(RrcmError, f"{path}", words):
         read(path)
-
-
-def test_what_a_download_leaves_in_place_of_a_file_is_no_text(tmp_path: Path):
-    """Not even for a reader of lines, which would take three names from a pointer."""
-    path = tmp_path / "names.txt"
-    path.write_bytes(POINTER)
-
-    with refused(DataError, f"{path}: a Git LFS pointer"):
-        require_file(path)
 
 
 @pytest.mark.parametrize("address", ["https://a.b/net.pth", "s3://bucket/net.pth", "gs://b/c"])

@@ -1,7 +1,6 @@
 """Datasets in their true formats: read as they are, refused where they are not, never run."""
 
 import gzip
-import io
 import json
 import os
 import pickle
@@ -10,12 +9,12 @@ import time
 from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
-from urllib.error import URLError
 
 import lookalikes
 import numpy as np
 import pytest
 from builders import refused
+from helpers import contents
 from torchvision.datasets import CIFAR10
 
 from rrcm.config.sections import Data
@@ -166,19 +165,12 @@ def test_without_an_archive_torchvision_downloads_it(official: Path, tmp_path, m
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(CIFAR10, "tgz_md5", lookalikes.md5(official))
 
-    class Answer(io.BytesIO):
-        url = length = None
-
-    opened = "torchvision.datasets.utils.urllib.request.urlopen"
-    monkeypatch.setattr(opened, lambda *_, **__: Answer(official.read_bytes()))
+    lookalikes.mirror(monkeypatch, {official.name: official.read_bytes()})
     download = Origin(path=None, verify=False, skip_unreadable=False, link=tmp_path / "link")
     assert cifar10.acquire(Path("data/cifar10"), download) == "data/cifar10: 70 images"
     assert {path.name for path in Path("data/cifar10").iterdir()} == {*cifar10.MD5}
 
-    def away(*_, **__):
-        raise URLError("no route")
-
-    monkeypatch.setattr(opened, away)
+    lookalikes.mirror(monkeypatch, None)
     with refused(DataError, "torchvision cannot download it", "--from cifar-10-python.tar.gz"):
         cifar10.acquire(Path("data/cifar10"), download)
 
@@ -213,8 +205,7 @@ def built(found: Listing, to: Path, **changes) -> dict[str, bytes]:
     }
     cfg = Data(**values | {"size": 32, "crop": 0.875} | changes)
     [*sharding.write(found, to / "shards", cfg, scratch=to / "scratch", workers=1)]
-    paths = [path for path in (to / "shards").rglob("*") if path.is_file()]
-    return {path.relative_to(to).as_posix(): path.read_bytes() for path in paths}
+    return contents(to / "shards")
 
 
 def test_imagenet_is_in_the_usual_order_and_complete(tmp_path: Path, monkeypatch):
@@ -352,11 +343,7 @@ def test_a_dataset_may_move(kept: Path):
     (kept / "link").write_text(str(kept / "elsewhere"))
 
     assert built(again(kept), kept / "two") == before
-
-
-def test_a_machine_without_the_files_is_told_the_command(kept: Path):
-    (kept / "link").unlink()
-
+    (kept / "link").unlink()  # another machine
     with refused(DataError, "is not known", "`rrcm data folder --from DIR`"):
         again(kept)
 

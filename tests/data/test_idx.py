@@ -2,10 +2,8 @@
 
 import gzip
 import hashlib
-import io
 import struct
 from pathlib import Path
-from urllib.error import URLError
 
 import lookalikes
 import numpy as np
@@ -90,22 +88,18 @@ def test_damaged_files_are_an_error_in_one_line_and_nothing_is_written(source, t
     assert not (tmp_path / "data").exists()
 
 
-def test_labels_that_do_not_fit_the_images_are_refused(source: Path, tmp_path: Path):
-    path = source / "t10k-labels-idx1-ubyte"
-    path.write_bytes(lookalikes.as_idx(np.zeros(19, dtype=np.uint8)))
-    with refused(DataError, f"{path}: 19 labels for 20 images"):
-        fetched(source, tmp_path / "data")
-
-    path.write_bytes(lookalikes.as_idx(np.full(20, 10, dtype=np.uint8)))
-    with refused(DataError, "t10k-labels-idx1-ubyte: a label is 10, not one of 0 … 9"):
-        fetched(source, tmp_path / "data")
-
-
-def test_images_of_another_size_are_refused(source: Path, tmp_path: Path):
-    path = source / "t10k-images-idx3-ubyte"
-    path.write_bytes(lookalikes.as_idx(np.zeros((20, 32, 32), dtype=np.uint8)))
-    with refused(DataError, f"{path}: 20 images of 32 x 32 pixels, expected some of 28 x 28"):
-        fetched(source, tmp_path / "data")
+def test_files_that_do_not_fit_each_other_or_the_data_set_are_refused(source, tmp_path: Path):
+    for name, array, words in (
+        ("labels-idx1", np.zeros(19), "19 labels for 20 images"),
+        ("labels-idx1", np.full(20, 10), "a label is 10, not one of 0 … 9"),
+        ("images-idx3", np.zeros((20, 32, 32)), "20 images of 32 x 32 pixels, expected some of 28"),
+    ):
+        path = source / f"t10k-{name}-ubyte"
+        good = path.read_bytes()
+        path.write_bytes(lookalikes.as_idx(array.astype(np.uint8)))
+        with refused(DataError, f"{path.name}: {words}"):
+            fetched(source, tmp_path / "data")
+        path.write_bytes(good)
 
 
 def test_gzip_that_is_cut_or_a_bomb_is_refused(source: Path, tmp_path: Path):
@@ -122,11 +116,7 @@ def test_gzip_that_is_cut_or_a_bomb_is_refused(source: Path, tmp_path: Path):
             fetched(source, tmp_path / "data")
 
 
-def test_missing_files_name_the_command(source: Path, tmp_path: Path):
-    with refused(DataError, "not found; `rrcm data mnist` puts it there"):
-        mnist.listing(tmp_path, tmp_path)
-    with refused(DataError, "not found; `rrcm data fashion-mnist` puts it there"):
-        fashion_mnist.listing(tmp_path, tmp_path)
+def test_missing_files_are_named(source: Path, tmp_path: Path):
     with refused(DataError, f"--from {tmp_path / 'no'}: no such folder"):
         idx.fetch(tmp_path / "data", tmp_path / "no", mnist.MD5, verify=False)
     (source / "t10k-labels-idx1-ubyte").unlink()
@@ -142,19 +132,10 @@ def test_without_a_folder_torchvision_downloads(source: Path, tmp_path: Path, mo
     listed = [(n, hashlib.md5(raw).hexdigest()) for n, raw in packed.items()]
     monkeypatch.setattr(kind, "resources", listed)
 
-    class Answer(io.BytesIO):
-        url = length = None
-
-    def opened(request, *_, **__):
-        return Answer(packed[request.full_url.rpartition("/")[2]])
-
-    monkeypatch.setattr("torchvision.datasets.utils.urllib.request.urlopen", opened)
+    lookalikes.mirror(monkeypatch, packed)
     download = Origin(path=None, verify=False, skip_unreadable=False, link=tmp_path / "link")
     assert fashion_mnist.acquire(Path("data/it"), download) == "data/it: 80 images"
 
-    def away(*_, **__):
-        raise URLError("no route")
-
-    monkeypatch.setattr("torchvision.datasets.utils.urllib.request.urlopen", away)
+    lookalikes.mirror(monkeypatch, None)
     with refused(DataError, "torchvision cannot download it", "--from DIR"):
         fashion_mnist.acquire(Path("data/it"), download)

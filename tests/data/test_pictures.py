@@ -16,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lookalikes import declared
 from PIL import Image
+from timm.data import ImageDataset
 from timm.utils import natural_key
+from torchvision.datasets import ImageFolder
 
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.labels import UNKNOWN, shifted
@@ -340,6 +342,53 @@ def test_labels_of_two_folders_are_not_of_one(tmp_path: Path):
         labels.write_text(f"file,label\n{rows}\n")
         with refused(DataError, "labels.csv:3: there is no picture val/1.png"):
             folder(tmp_path, labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("names", "shown", "outputs"),
+    [
+        (["+1", "-1"], ["1", "-1"], [0, 1]),
+        (["-2", "-1", "+1", "+2"], ["1", "2", "-1", "-2"], [2, 3, 1, 0]),
+        (["0.5", "1", "1.5"], ["1,5", "0,5", "1.0"], [2, 0, 1]),
+        (["2e3", "1e3"], ["1.00E+03", "2000"], [1, 0]),
+    ],
+    ids=["signs", "signs of four", "fractions", "exponents"],
+)
+def test_names_that_are_numbers_are_found_as_a_spreadsheet_shows_them(
+    tmp_path: Path, names: list[str], shown: list[str], outputs: list[int]
+):
+    """And no such label is the number of an output."""
+    files = [f"{place}.png" for place in range(len(shown))]
+    fill(tmp_path, *files)
+    labels = tmp_path / "labels.csv"
+    rows = [f"{file};{label}" for file, label in zip(files, shown, strict=True)]
+    labels.write_text("\n".join(["file;label", *rows]))
+
+    assert folder(tmp_path, names, labels=labels).split.labels.tolist() == outputs
+    labels.write_text("file;label\n0.png;3")
+    with refused(DataError, f"'3' is no class of the {len(names)}"):
+        folder(tmp_path, names, labels=labels)
+
+
+@pytest.mark.parametrize("natural", [False, True])
+def test_folders_in_folders_are_classes_as_their_library_takes_them(tmp_path: Path, natural: bool):
+    """And it is said: the other library would take the others."""
+    files = [f"{site}/{kind}/{n}.png" for site in "ab" for kind in ("yes", "No") for n in "01"]
+    fill(tmp_path, *files)
+    if natural:
+        wanted = dict(ImageDataset(str(tmp_path)).reader.samples)
+    else:
+        wanted = dict(ImageFolder(tmp_path).samples)
+
+    found = folder(tmp_path, "01", natural=natural)
+
+    labels = dict(zip(found.files, found.split.labels.tolist(), strict=True))
+    assert {str(tmp_path / file): label for file, label in labels.items()} == wanted
+    (said,) = found.passed_over
+    assert (
+        "timm takes the innermost, No, yes" in said
+        or "torchvision takes the outermost, a, b" in said
+    )
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -18,7 +18,7 @@ import lookalikes
 import numpy as np
 import pytest
 from builders import listing, refused
-from helpers import few
+from helpers import contents, few
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -66,14 +66,6 @@ def write(out: Path, images: Listing = SOME, cfg: Data = CFG, workers: int = 1, 
     assert counts == sorted(counts) and counts[-1] == len(images.labels)
     assert not scratch.exists()
     return out
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def pictured(root: Path, count: int = 24) -> Listing:

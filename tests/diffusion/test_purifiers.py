@@ -95,26 +95,6 @@ def test_what_is_purified_lies_between_black_and_white():
     assert found.max() == 1
 
 
-@pytest.mark.parametrize(("sigma", "place"), [(0.25, 1158), (0.5, 1984), (1.0, 2809)])
-def test_the_network_is_told_the_time_of_twice_sigma(sigma, place):
-    """In model space; of the published CIFAR-10 model, by DDS's rule (golden values)."""
-    told = []
-
-    class Spy(nn.Module):
-        def forward(self, x, t):
-            told.append((x.clone(), t.clone()))
-            return x
-
-    x = pixels(2, 1, 4, 4)
-    purify = one_shot.Purifier(Denoiser(Spy(), Times(COSINE)), one_shot.Config(rule="first"))
-    purify(x, torch.tensor(sigma))
-
-    seen, t = told[0]
-    scale = 1 / math.sqrt(1 + 4 * sigma**2)
-    assert t.tolist() == [place / 4] * 2
-    torch.testing.assert_close(seen, scale * (2 * x - 1), rtol=1e-3, atol=1e-3)
-
-
 # Several steps.
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from builders import SIGMA, exported, refused, split
+from builders import SIGMA, exported, opened, refused, split
 from workspace import ROOT
 
 from rrcm.core import registry
@@ -33,27 +33,13 @@ def noisy(images, sigma):
     return torch.from_numpy(split(images).pixels()) + sigma * z
 
 
-@pytest.fixture
-def copy(tmp_path):
-    """A root whose ONNX file may be damaged."""
-    (tmp_path / "onnx").mkdir()
-    (tmp_path / "onnx/a-run.onnx").write_bytes((exported() / "onnx/a-run.onnx").read_bytes())
-    return tmp_path
-
-
 def images():
     return noisy(64, SIGMA)
 
 
-def make(name, precision="fp32", *, root=None, sigma=SIGMA, device="cpu", calibration=images):
-    return registry.load("backends", name).Backend(
-        root or exported(),
-        "a-run",
-        sigma=sigma,
-        precision=precision,
-        device=device,
-        calibration=calibration,
-    )
+def make(name, precision="fp32", *, root=None, calibration=images, **how):
+    how |= {"kind": name, "calibration": calibration}
+    return opened(root or exported(), "a-run", precision, **how)
 
 
 def made(name, precision="fp32", sigma=SIGMA):
@@ -191,19 +177,20 @@ def test_an_exported_file_says_what_it_is():
         assert place.encode() not in content, "it names this machine"
 
 
-def test_a_file_that_is_not_ours_is_refused(copy):
-    path = copy / "onnx/a-run.onnx"
-    model = onnx.load(path)
+def test_a_file_that_is_not_ours_is_refused(tmp_path):
+    path = tmp_path / "onnx/a-run.onnx"
+    path.parent.mkdir()
+    model = onnx.load(exported() / "onnx/a-run.onnx")
     about = {"run": "a-run", "weights": "0", "classes": '["cat", "dog"]'}
     onnx.helper.set_model_props(model, about)
     write(model, path)
     with refused(BackendError, str(path), "10 scores per image, but 2 classes"):
-        make("onnx", root=copy)
+        make("onnx", root=tmp_path)
     del model.metadata_props[:]
     onnx.save(model, path)
 
     with refused(BackendError, str(path), "no metadata of ours", "`rrcm repro export@a-run`"):
-        make("onnx", root=copy)
+        make("onnx", root=tmp_path)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

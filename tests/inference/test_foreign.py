@@ -9,6 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import builders
 import numpy as np
 import onnx
 import onnxruntime
@@ -22,7 +23,6 @@ from scipy.special import expit, softmax
 from timm.utils import CheckpointSaver, ModelEmaV3
 from torch.optim.swa_utils import AveragedModel
 
-from rrcm.core import registry
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError
 from rrcm.inference import runtime
 from rrcm.inference.foreign import _combining, _onnx_file, _probes, module
@@ -127,26 +127,25 @@ def test_a_file_that_leaves_the_size_open_takes_the_one_that_is_given(tmp_path: 
         backend(tmp_path, model(), size=(8, 8))
 
 
+RELU = helper.make_node("Relu", ["scores"], ["positive"])
+TWO = model(outputs=[("scores", ["n", 3]), ("positive", ["n", 3])], nodes=[RELU])
+
+
 def test_of_several_outputs_the_one_that_may_be_scores_or_the_one_that_is_named(tmp_path: Path):
-    relu = helper.make_node("Relu", ["scores"], ["positive"])
     shape = helper.make_node("Identity", ["x"], ["same"])
     one = model(outputs=[("same", ["n", 3, 4, 5]), ("scores", ["n", 3])], nodes=[shape])
-    two = model(outputs=[("scores", ["n", 3]), ("positive", ["n", 3])], nodes=[relu])
 
     assert np.abs(backend(tmp_path, one).scores(X).numpy() - expected(X)).max() < 1e-5
     with refused(BackendError, "expected one output [N, K], or its name with --output", "positive"):
-        backend(tmp_path, two)
+        backend(tmp_path, TWO)
     for sides, axes in ((["n", 3, 1, 1], [2, 3]), (["n", 1, 3], [1])):
         made = ends_in([node("Unsqueeze", "scores", "at")], sides, at=axes)
         made.graph.output.append(one.graph.output[1])
-        if sides[-1] == 1:  # both may be
-            with refused(BackendError, "or its name with --output", "out ['n', 3, 1, 1]"):
-                backend(tmp_path, made)
-        else:
-            assert backend(tmp_path, made).output == "scores"
+        with refused(BackendError, "or its name with --output", f"out {sides}"):  # both may be
+            backend(tmp_path, made)
     with refused(BackendError, "expected 'logits' among the outputs scores ['n', 3], positive"):
-        backend(tmp_path, two, output="logits")
-    assert backend(tmp_path, two, output="positive").scores(X).min() == 0
+        backend(tmp_path, TWO, output="logits")
+    assert backend(tmp_path, TWO, output="positive").scores(X).min() == 0
 
 
 # ONNX: inputs and outputs of many kinds.
@@ -193,6 +192,7 @@ def ends_in(nodes, shape, kind=TensorProto.FLOAT, **constants) -> onnx.ModelProt
     """The model, whose scores are given to further ``nodes``, the last of which makes ``out``."""
     made = model(nodes=nodes, outputs=[("out", shape)])
     made.graph.output[0].type.tensor_type.elem_type = kind
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     for name, value in constants.items():
         made.graph.initializer.append(numpy_helper.from_array(np.array(value), name))
     return made
@@ -247,6 +247,28 @@ KINDS = {
             **ONE,
         ),
         lambda e: two(0.5, np.round(255 * expit(e[:, 0])) / 255),
+    ),
+    "sigmoid of integers": (
+        ends_in(
+            [
+                FIRST,
+                node("QuantizeLinear", "one", "step", "middle", out="q"),
+                helper.make_node(
+                    "QLinearSigmoid",
+                    ["q", "step", "middle", "fine", "zero"],
+                    ["p"],
+                    domain="com.microsoft",
+                ),
+                node("DequantizeLinear", "p", "fine", "zero"),
+            ],
+            ["n", 1],
+            step=np.float32(0.1),
+            fine=np.float32(1 / 255),
+            middle=np.uint8(128),
+            zero=np.uint8(0),
+            **ONE,
+        ),
+        lambda e: two(0.5, np.round(255 * expit(0.1 * np.round(e[:, 0] / 0.1))) / 255),
     ),
     "argmax": (ends_in([node("ArgMax", "scores", axis=1)], ["n", 1], INT64), votes),
     "argmax of one axis": (
@@ -337,46 +359,41 @@ BODY = inner(
 )
 
 
-@pytest.mark.parametrize(
-    ("made", "place"),
-    [
-        (whole(BRIGHT, node("Mul", "scores", "most")), "ReduceMax"),
-        (
-            whole(
-                node("ReduceMax", "x", out="each", axes=[0, 2, 3]),
-                node("Flatten", "each", out="flat3"),
-                node("Mul", "scores", "flat3"),
-            ),
-            "ReduceMax",
+BATCHES = {
+    "a number": (whole(BRIGHT, node("Mul", "scores", "most")), "ReduceMax"),
+    "one of each channel": (
+        whole(
+            node("ReduceMax", "x", out="each", axes=[0, 2, 3]),
+            node("Flatten", "each", out="flat3"),
+            node("Mul", "scores", "flat3"),
         ),
-        (
-            whole(
-                SIDES, MANY, node("Cast", "many", out="any", to=9), node("If", "any", **BRANCHES)
-            ),
-            "",
-        ),
-        (whole(node("Cast", "scores", out="any", to=9), node("If", "any", **BRANCHES)), "If"),
-        (whole(node("Loop", "twice", "", "scores", body=BODY), twice=2), "ReduceMax"),
-        (
-            whole(node("ReduceMax", "scores", out="each", axes=[1]), node("Sub", "scores", "each")),
-            "",
-        ),
-    ],
-    ids=[
-        "a number",
-        "one of each channel",
-        "a branch by the size",
-        "a branch by the pictures",
-        "in a loop",
-        "one of each picture",
-    ],
-)
-def test_what_a_file_makes_of_a_whole_batch_is_found(made, place):
+        "ReduceMax",
+    ),
+    "a branch by the size": (
+        whole(SIDES, MANY, node("Cast", "many", out="any", to=9), node("If", "any", **BRANCHES)),
+        "",
+    ),
+    "a branch by the pictures": (
+        whole(node("Cast", "scores", out="any", to=9), node("If", "any", **BRANCHES)),
+        "If",
+    ),
+    "in a loop": (whole(node("Loop", "twice", "", "scores", body=BODY), twice=2), "ReduceMax"),
+    "one of each picture": (
+        whole(node("ReduceMax", "scores", out="each", axes=[1]), node("Sub", "scores", "each")),
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BATCHES)
+def test_what_a_file_makes_of_a_whole_batch_is_found(case):
+    made, place = BATCHES[case]
+
     assert _onnx_file.combines(made, "x", batch=0) == place
 
 
 def test_of_one_picture_at_a_time_nothing_is_made_of_others(tmp_path: Path):
-    made = whole(BRIGHT, node("Mul", "scores", "most"))
+    made, _ = BATCHES["a number"]
     assert backend(tmp_path, made).combines == "ReduceMax"
     found = backend(tmp_path, made, batch=1)
 
@@ -472,16 +489,14 @@ def test_the_precision_is_the_lowest_of_its_tensors(tmp_path: Path):
 def test_the_hash_is_of_all_that_is_computed(tmp_path: Path):
     other = model()
     other.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights(60) + 1e-6, "w"))
-    relu = helper.make_node("Relu", ["scores"], ["positive"])
-    two = model(outputs=[("scores", ["n", 3]), ("positive", ["n", 3])], nodes=[relu])
 
     made = [
         backend(tmp_path, model()),
         backend(tmp_path, other),
         backend(tmp_path, model(), mean=(0.5,)),
         backend(tmp_path, model(), std=(0.5,)),
-        backend(tmp_path, two, output="scores"),
-        backend(tmp_path, two, output="positive"),
+        backend(tmp_path, TWO, output="scores"),
+        backend(tmp_path, TWO, output="positive"),
     ]
 
     assert len({one.weights for one in made}) == len(made)
@@ -522,9 +537,7 @@ def test_a_copy_opens_the_file_again_unless_it_has_changed(tmp_path: Path):
         assert copied.session is not found.session
         assert (copied.classes, copied.weights) == (found.classes, found.weights)
         assert torch.equal(copied.scores(X), found.scores(X))
-    ours = registry.load("backends", "onnx").Backend(
-        exported(), "a-run", sigma=SIGMA, precision="fp32", device="cpu", calibration=None
-    )
+    ours = builders.opened(exported(), "a-run")
     assert pickle.loads(pickle.dumps(ours)).weights == ours.weights
     onnx.save(model(shape=("n", 1, 6, 10)), tmp_path / "net.onnx")
     with refused(BackendError, "net.onnx: is another file than when it was opened"):
@@ -577,8 +590,7 @@ def test_weights_beside_the_file_are_a_part_of_it(tmp_path: Path, monkeypatch, l
 
 def test_a_file_of_our_export_is_told_the_noise_and_says_what_the_run_says():
     path, sigma = exported() / "onnx/a-run.onnx", 0.25
-    options = {"precision": "fp32", "device": "cpu", "calibration": None}
-    run = registry.load("backends", "onnx").Backend(exported(), "a-run", sigma=sigma, **options)
+    run = builders.opened(exported(), "a-run", sigma=sigma)
     found = files.Backend(path, sigma=sigma)
     x = 0.5 + sigma * torch.randn(7, *found.shape)
 
@@ -674,39 +686,57 @@ def saved(network, tmp_path_factory) -> Path:
 PIXELS = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
-def test_a_network_of_timm_is_normalised_as_it_was_trained(network, saved: Path):
+def opened(weights: Path, name: str = SMALL, **options) -> networks.Backend:
+    """A network of timm for pictures of 32 x 32 pixels."""
+    return networks.Backend(name, sigma=SIGMA, weights=weights, **{"size": (32, 32)} | options)
+
+
+@pytest.fixture(scope="module")
+def plain(saved: Path) -> networks.Backend:
+    return opened(saved)
+
+
+def test_a_network_of_timm_is_normalised_as_it_was_trained(network, plain: networks.Backend):
     """Golden: the mean and std of ImageNet, which timm's recipe of this network names."""
     mean = torch.tensor([0.485, 0.456, 0.406])[:, None, None]
     std = torch.tensor([0.229, 0.224, 0.225])[:, None, None]
 
-    found = networks.Backend(SMALL, sigma=SIGMA, weights=saved, size=(32, 32))
-
     with torch.inference_mode():
-        plain = network((PIXELS - mean) / std)
-    assert torch.allclose(found.scores(PIXELS), plain, atol=1e-5)
-    assert found.classes == ["0", "1", "2", "3"] and found.shape == (3, 32, 32)
-    assert (found.crop_pct, found.interpolation) == (0.875, "bicubic")
+        expected = network((PIXELS - mean) / std)
+    assert torch.allclose(plain.scores(PIXELS), expected, atol=1e-5)
+    assert plain.classes == ["0", "1", "2", "3"] and plain.shape == (3, 32, 32)
+    assert (plain.crop_pct, plain.interpolation) == (0.875, "bicubic")
 
 
 @pytest.mark.parametrize(
-    ("prefix", "nested"), [("module.", ("state_dict",)), ("_orig_mod.module.", ())]
+    ("prefix", "keys"),
+    [
+        ("module.", ("state_dict",)),
+        ("_orig_mod.module.", ()),
+        ("", ("best", "state_dict")),
+        ("", ("model_state_dict",)),
+        ("", ("net",)),
+    ],
 )
-def test_weights_are_found_as_training_programs_keep_them(
-    network, saved: Path, tmp_path: Path, prefix: str, nested
-):
-    state = {f"{prefix}{key}": tensor for key, tensor in network.state_dict().items()}
-    torch.save({nested[0]: state, "epoch": 3} if nested else state, tmp_path / "net.pt")
+def test_weights_are_found_as_training_programs_keep_them(network, plain, tmp_path, prefix, keys):
+    """Under their prefixes and keys, beside numbers of NumPy."""
+    held: dict = {f"{prefix}{key}": tensor for key, tensor in network.state_dict().items()}
+    for key in reversed(keys):
+        held = {"acc": np.float32(0.5), "epoch": np.int64(3), key: held}
+    torch.save(held, tmp_path / "net.pt")
 
-    found = networks.Backend(SMALL, sigma=SIGMA, weights=tmp_path / "net.pt", size=(32, 32))
+    found = opened(tmp_path / "net.pt")
 
-    own = networks.Backend(SMALL, sigma=SIGMA, weights=saved, size=(32, 32))
-    assert found.weights == own.weights
-    if not nested:  # another tensor, or another normalisation, is another function
-        state[f"{prefix}fc.bias"] = state[f"{prefix}fc.bias"] + 1e-6
-        torch.save(state, tmp_path / "net.pt")
-        for options in ({"weights": tmp_path / "net.pt"}, {"weights": saved, "std": (0.5,)}):
-            other = networks.Backend(SMALL, sigma=SIGMA, size=(32, 32), **options)
-            assert other.weights != own.weights
+    assert found.weights == plain.weights and found.notes == ()
+
+
+def test_another_tensor_or_normalisation_is_another_function(network, saved, plain, tmp_path):
+    state = network.state_dict()
+    torch.save(state | {"fc.bias": state["fc.bias"] + 1e-6}, tmp_path / "net.pt")
+
+    made = (plain, opened(tmp_path / "net.pt"), opened(saved, std=(0.5,)))
+
+    assert len({one.weights for one in made}) == 3
 
 
 def trained(network, folder: Path) -> dict[str, Path]:
@@ -745,7 +775,7 @@ def test_of_several_networks_in_a_file_that_of_timms_own_loader_is_taken(tmp_pat
         wanted = timm.models.load_state_dict(str(path))
         wanted.pop("n_averaged", None)  # no tensor of the network
 
-        found = networks.Backend(SMALL, sigma=SIGMA, weights=path, size=(32, 32))
+        found = opened(path)
 
         state = found.network.state_dict()
         assert state.keys() == wanted.keys()
@@ -805,12 +835,10 @@ def test_a_network_of_timm_has_the_channels_of_its_weights(tmp_path: Path):
     own = timm.create_model(SMALL, num_classes=4, in_chans=1).eval()
     torch.save(own.state_dict(), tmp_path / "net.pt")
 
-    found = networks.Backend(
-        SMALL, sigma=SIGMA, weights=tmp_path / "net.pt", mean=(0.0,), std=(1.0,), size=(32, 32)
-    )
+    found = opened(tmp_path / "net.pt", mean=(0.0,), std=(1.0,))
 
     assert found.shape == (1, 32, 32) and not found.natural
-    grey = networks.Backend(SMALL, sigma=SIGMA, weights=tmp_path / "net.pt")
+    grey = opened(tmp_path / "net.pt")
     assert str(grey.normalise) == f"mean {np.mean(OWN_MEAN):g}, std {np.mean(OWN_STD):g}"
     with torch.inference_mode():
         assert torch.allclose(found.scores(PIXELS[:, :1]), own(PIXELS[:, :1]), atol=1e-5)
@@ -821,7 +849,7 @@ def test_a_network_of_timm_has_as_many_classes_as_each_of_its_heads(tmp_path: Pa
     own = timm.create_model(name, num_classes=7, img_size=32).eval()
     torch.save(own.state_dict(), tmp_path / "net.pt")
 
-    found = networks.Backend(name, sigma=SIGMA, weights=tmp_path / "net.pt", size=(32, 32))
+    found = opened(tmp_path / "net.pt", name)
 
     assert len(found.classes) == 7
 
@@ -846,23 +874,10 @@ def test_pictures_are_resized_as_timm_resizes_them_or_it_is_said(
         return made
 
     monkeypatch.setattr(networks, "_build", build)
-    found = networks.Backend(SMALL, sigma=SIGMA, weights=saved, size=(32, 32))
+    found = opened(saved)
 
     assert found.resize == rule and len(found.notes) == len(said)
     assert all(words in note for words, note in zip(said, found.notes, strict=True))
-
-
-@pytest.mark.parametrize("keys", [("best", "state_dict"), ("model_state_dict",), ("net",)])
-def test_weights_are_found_under_other_keys_beside_numbers_of_numpy(network, saved, tmp_path, keys):
-    held: dict = network.state_dict()
-    for key in reversed(keys):
-        held = {"acc": np.float32(0.5), "epoch": np.int64(3), key: held}
-    torch.save(held, tmp_path / "net.pt")
-
-    found = networks.Backend(SMALL, sigma=SIGMA, weights=tmp_path / "net.pt", size=(32, 32))
-
-    own = networks.Backend(SMALL, sigma=SIGMA, weights=saved, size=(32, 32))
-    assert found.weights == own.weights and found.notes == ()
 
 
 def test_what_is_missing_is_said(saved: Path, tmp_path: Path, monkeypatch):

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import re
 
+import networks
 import numpy as np
 import pytest
 import torch
@@ -14,36 +15,34 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 from torch import nn
 
+from rrcm.core import registry
 from rrcm.core.errors import BackendError
 from rrcm.inference.backends.lanes import NETWORKS, Backend
-from rrcm.inference.lanes import kernels, lenet, resnet9, squares, vit, winograd
+from rrcm.inference.lanes import kernels, resnet9, squares, winograd
 from rrcm.inference.lanes.kernels import dense
 from rrcm.inference.lanes.program import Machine, Program, here
-from rrcm.models.folding import lenet as folded_lenet
-from rrcm.models.folding import resnet9 as folded_resnet9
-from rrcm.models.folding import vit as folded_vit
-from rrcm.models.networks import lenet as lenet_network
-from rrcm.models.networks import resnet9 as resnet9_network
-from rrcm.models.networks import vit as vit_network
-from rrcm.models.trained.base.classifier import Classifier
 
 HERE = here()
 OLD = ("haswell", "+avx2,+fma")  # what other processors have; here they are compiled for as well
 WIDTHS = [dataclasses.replace(HERE, lanes=4, registers=32)]
 if "x86" in HERE.triple:
     WIDTHS.append(Machine(lanes=8, registers=16, cpu=OLD[0], features=OLD[1], triple=HERE.triple))
-SHAPES = {  # of networks, and their images [C, H, W]
-    "lenet": (1, 28, 28),
-    "lenet in colour, 20 pixels": (3, 20, 20),
-    "lenet, 24 pixels": (1, 24, 24),  # whose rows are no whole tiles
-    "resnet9 in colour": (3, 32, 32),
-    "vit": (1, 8, 8),
-    "vit in colour, 3 heads, no norm": (3, 12, 12),
+SHAPES = {  # what is changed in networks
+    "lenet": {},
+    "lenet in colour, 20 pixels": {"channels": 3, "image_size": 20},
+    "lenet, 24 pixels": {"image_size": 24},  # whose rows are no whole tiles
+    "resnet9 in colour": {"stem": 3},
+    "vit": {"size": "64x3x4", "patch_size": 2, "final_norm": True},
+    "vit in colour, 3 heads, no norm": {"size": "18x2x3", "channels": 3, "image_size": 12},
 }
 
 
+def kind(name):
+    return re.match(r"\w+", name)[0]
+
+
 def test_every_network_with_kernels_is_tested_here():
-    assert {re.match(r"\w+", name)[0] for name in SHAPES} == {*NETWORKS}
+    assert {kind(name) for name in SHAPES} == {*NETWORKS}
 
 
 def numbers(*shape, seed=0, scale=1.0):
@@ -55,53 +54,29 @@ def numbers(*shape, seed=0, scale=1.0):
     return torch.from_numpy(whole.reshape(shape)) * scale
 
 
-def classifier(name):
-    """A classifier with weights of `numbers`, in float64."""
-    channels, side, _ = SHAPES[name]
-    if name.startswith("lenet"):
-        cfg = lenet_network.Config(
-            image_size=side, channels=channels, projector_width=8, projector_dim=8
-        )
-        encoder = lenet_network.Encoder(cfg)
-    elif name.startswith("resnet9"):
-        cfg = resnet9_network.Config(
-            stem=3, image_size=side, channels=channels, projector_width=8, projector_dim=8
-        )
-        encoder = resnet9_network.Encoder(cfg)
-    else:
-        size, patch, norm = ("64x3x4", 2, True) if name == "vit" else ("18x2x3", 4, False)
-        cfg = vit_network.Config(
-            size=size,
-            image_size=side,
-            channels=channels,
-            patch_size=patch,
-            position_std=0.5,
-            init="pytorch",
-            projector_width=8,
-            projector_dim=8,
-        )
-        encoder = vit_network.Encoder(cfg, final_norm=norm)
-    network = Classifier(encoder, width=cfg.width, classes=10, condition="exact").eval()
+def fixed(name):
+    """A classifier with weights of `numbers`, in float64, at one sigma."""
+    network = networks.build(kind(name), classes=10, **SHAPES[name]).eval()
     with torch.no_grad():
         for seed, parameter in enumerate(network.parameters()):
             fan = max(1, parameter[0].numel()) if parameter.dim() > 1 else 4
             parameter.copy_(numbers(*parameter.shape, seed=seed, scale=4 / fan**0.5))
-    return network.double()
+    return registry.load("folding", kind(name)).fold(network.double()).fix(0.5)
 
 
-def fixed(name):
-    kinds = {"lenet": folded_lenet, "resnet9": folded_resnet9, "vit": folded_vit}
-    return kinds[re.match(r"\w+", name)[0]].fold(classifier(name)).fix(0.5)
+def shape(name):
+    """Of its images, [C, H, W]."""
+    whole = networks.SHAPES[kind(name)] | SHAPES[name]
+    return whole["channels"], whole["image_size"], whole["image_size"]
 
 
 @functools.cache
 def build(name, machine=HERE):
-    kinds = {"lenet": lenet, "resnet9": resnet9, "vit": vit}
-    return kinds[re.match(r"\w+", name)[0]].build(fixed(name), SHAPES[name], machine)
+    return NETWORKS[kind(name)].build(fixed(name), shape(name), machine)
 
 
 def pixels(name, images):
-    return numbers(images, *SHAPES[name], seed=5, scale=2.0).float()
+    return numbers(images, *shape(name), seed=5, scale=2.0).float()
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -157,10 +132,18 @@ def test_a_score_is_the_same_in_every_batch_and_what_is_not_a_number_is_none(nam
     assert not lost[4:].any()
 
 
-def applied(write, x, *, machine=HERE):
+def begun(*, pixels, classes, machine=HERE, **changed):
+    """A program, and the buffer that its images are in."""
+    program = Program(dataclasses.replace(machine, **changed), pixels=pixels, classes=classes)
+    given = program.buffer(pixels)
+    program.call(kernels.lanes_of, pixels, to=[given, program.images])
+    return program, given
+
+
+def applied(write, x):
     """``write(code, vector)`` of each number."""
     count = len(x)
-    program = Program(machine, pixels=count, classes=count)
+    program, buffer = begun(pixels=count, classes=count)
 
     def each(code, pointers):
         y, given = pointers
@@ -168,8 +151,6 @@ def applied(write, x, *, machine=HERE):
             at = code.times(k, code.lanes)
             code.store(write(code, code.load(given, at)), y, at)
 
-    buffer = program.buffer(count)
-    program.call(kernels.lanes_of, count, to=[buffer, program.images])
     program.constant(torch.zeros(1))
     program.call(each, to=[program.scores, buffer])
     return program.compile().run(x[None])[0]
@@ -208,13 +189,12 @@ def test_gelu_is_accurate():
 )
 def test_a_product_is_the_product(outputs, inputs, places, registers, activation, residual):
     """Of any size, whatever is left over beside whole tiles, in order of the inputs."""
-    machine = dataclasses.replace(HERE, lanes=4, registers=registers)
     layer = dense(inputs, outputs, places=places, activation=activation, residual=residual)
     weight, bias = numbers(outputs, inputs, seed=1), numbers(outputs, seed=2)
     x = numbers(4, places * inputs + 4, seed=3).float()  # the last four: as many as lanes
-    program = Program(machine, pixels=x.shape[1], classes=places * outputs)
-    given_, rest = program.buffer(x.shape[1]), program.buffer(places * outputs)
-    program.call(kernels.lanes_of, x.shape[1], to=[given_, program.images])
+    sizes = {"pixels": x.shape[1], "classes": places * outputs}
+    program, given_ = begun(**sizes, lanes=4, registers=registers)
+    rest = program.buffer(places * outputs)
     start = program.constant(numbers(places * outputs, seed=4))
     program.call(kernels.fill, places * outputs, to=[rest, start])
     program.product(layer, weight, bias, y=program.scores, x=given_, residual=rest)
@@ -229,6 +209,13 @@ def test_a_product_is_the_product(outputs, inputs, places, registers, activation
     torch.testing.assert_close(y.double(), exact, rtol=0, atol=3e-6)
 
 
+def convolution(channels, outputs, *how, **more):
+    layer = nn.Conv2d(channels, outputs, *how, **more, dtype=torch.float64).requires_grad_(False)
+    layer.weight.copy_(numbers(*layer.weight.shape, seed=1))
+    layer.bias.copy_(numbers(outputs, seed=2))
+    return layer
+
+
 @settings(max_examples=12, deadline=None)
 @given(
     outputs=st.integers(1, 9),
@@ -240,18 +227,13 @@ def test_a_product_is_the_product(outputs, inputs, places, registers, activation
 )
 def test_a_convolution_is_the_convolution(outputs, channels, height, tiles, odd, registers):
     """Of any size that tiles fit; what pooling leaves over is not read."""
-    machine = dataclasses.replace(HERE, lanes=4, registers=registers)
     width = 4 * tiles + 4 + odd
-    layer = nn.Conv2d(channels, outputs, 5, dtype=torch.float64).requires_grad_(False)
-    layer.weight.copy_(numbers(*layer.weight.shape, seed=1))
-    layer.bias.copy_(numbers(outputs, seed=2))
+    layer = convolution(channels, outputs, 5)
     sizes = winograd.Convolution(outputs=outputs, channels=channels, size=(height, width))
     assert sizes.is_tiled
     x = numbers(4, height, width, channels, seed=3).float()
-    count = x[0].numel()
-    program = Program(machine, pixels=count, classes=int(np.prod(sizes.pooled)) * outputs)
-    given_ = program.buffer(count)
-    program.call(kernels.lanes_of, count, to=[given_, program.images])
+    into = int(np.prod(sizes.pooled)) * outputs
+    program, given_ = begun(pixels=x[0].numel(), classes=into, lanes=4, registers=registers)
     winograd.convolve(program, sizes, layer, y=program.scores, x=given_)
 
     y = program.compile().run(x).view(4, *sizes.pooled, outputs)
@@ -272,10 +254,7 @@ def test_a_convolution_is_the_convolution(outputs, channels, height, tiles, odd,
 )
 def test_squares_are_the_convolution(outputs, channels, side, pool, residual, images, registers):
     """Of one or more images at once, padded, pooled and beside a shortcut."""
-    machine = dataclasses.replace(HERE, lanes=4, registers=registers)
-    layer = nn.Conv2d(channels, outputs, 3, padding=1, dtype=torch.float64).requires_grad_(False)
-    layer.weight.copy_(numbers(*layer.weight.shape, seed=1))
-    layer.bias.copy_(numbers(outputs, seed=2))
+    layer = convolution(channels, outputs, 3, padding=1)
     sizes = squares.Convolution(
         outputs=outputs, channels=channels, side=side, pool=pool, residual=residual, images=images
     )
@@ -283,9 +262,9 @@ def test_squares_are_the_convolution(outputs, channels, side, pool, residual, im
     x = nn.functional.pad(numbers(4, images, side, side, channels, seed=3), (0, 0, 1, 1, 1, 1))
     beside = nn.functional.pad(numbers(4, *into, seed=4)[:, :, 1:-1, 1:-1], (0, 0, 1, 1, 1, 1))
     pixels = torch.cat([x.flatten(1), beside.flatten(1)], dim=1).float()
-    program = Program(machine, pixels=pixels.shape[1], classes=int(np.prod(into)))
-    given_, y = program.buffer(program.pixels), program.buffer(program.classes)
-    program.call(kernels.lanes_of, program.pixels, to=[given_, program.images])
+    places = {"pixels": pixels.shape[1], "classes": int(np.prod(into))}
+    program, given_ = begun(**places, lanes=4, registers=registers)
+    y = program.buffer(program.classes)
     rest = program.within(given_, x[0].numel())
     squares.convolve(program, sizes, layer, y=y, x=given_, residual=rest)
     program.call(copied, program.classes, to=[program.scores, y])

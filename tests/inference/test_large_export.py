@@ -4,12 +4,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import builders
 import onnx
 import pytest
 import torch
-from builders import SIGMA, export_classifier, exported, refused
+from builders import export_classifier, exported, refused
+from helpers import contents
 
-from rrcm.core import registry
 from rrcm.core.errors import BackendError
 from rrcm.core.files import sha256
 from rrcm.inference import export
@@ -32,10 +33,8 @@ def write(root: Path, **how) -> Path:
     return root / f"onnx/{RUN}.onnx"
 
 
-def opened(root: Path, precision="fp32", **how):
-    return registry.load("backends", "onnx").Backend(
-        root, RUN, sigma=SIGMA, precision=precision, device="cpu", calibration=lambda: X, **how
-    )
+def opened(root: Path, precision="fp32"):
+    return builders.opened(root, RUN, precision, calibration=lambda: X)
 
 
 @pytest.fixture(scope="module")
@@ -57,19 +56,11 @@ def folder(written, tmp_path) -> Path:
     return tmp_path / f"onnx/{RUN}.onnx"
 
 
-def here(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
 def test_a_folder_is_the_function_of_the_file_bit_for_bit(tmp_path, folder):
     path, file = folder, exported() / f"onnx/{RUN}.onnx"
     graph = onnx.load(path / GRAPH, load_external_data=False).graph
 
-    assert sorted(here(path)) == [GRAPH, DATA]
+    assert sorted(contents(path)) == [GRAPH, DATA]
     assert max(len(tensor.raw_data) for tensor in graph.initializer) <= SMALL
     assert (path / GRAPH).stat().st_size + (path / DATA).stat().st_size > file.stat().st_size
     for precision in ("fp32", "fp16"):
@@ -97,7 +88,7 @@ def test_what_fits_stays_one_file_and_both_have_the_same_bytes_each_time(
     assert sha256(write(tmp_path)) == sha256(whole)
     monkeypatch.setattr(export, "LARGEST", whole.stat().st_size // 2)
 
-    assert here(write(tmp_path / "folder")) == here(folder)
+    assert contents(write(tmp_path / "folder")) == contents(folder)
 
 
 @pytest.mark.parametrize("before", ["file", "folder"])
@@ -106,13 +97,13 @@ def test_a_refused_export_leaves_what_was_there(tmp_path, monkeypatch, before):
     if before == "folder":
         monkeypatch.setattr(export, "LARGEST", 100_000)
     write(tmp_path)
-    there = here(tmp_path)
+    there = contents(tmp_path)
     monkeypatch.setattr(export, "LARGEST", 100_000)
 
     with refused(BackendError, str(path), "ONNX Runtime differs"):
         write(tmp_path, tolerance=1e-15)
 
-    assert here(tmp_path) == there
+    assert contents(tmp_path) == there
     assert len([*(tmp_path / "onnx").iterdir()]) == 1
 
 

@@ -35,13 +35,6 @@ def test_what_is_saved_is_loaded(path):
     assert tensors["extreme"][1].signbit()
 
 
-def test_a_missing_file_is_named(path):
-    with refused(CheckpointError) as error:
-        checkpoint.load(path)
-
-    assert str(error.value) == f"{path}: not found"
-
-
 @pytest.mark.parametrize(
     ("saved", "difference"),
     [

@@ -1,19 +1,11 @@
 """An ensemble is one function of the noisy input: its rule, its file, its place."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from builders import (
-    PARAMS,
-    SIGMA,
-    changed,
-    plain,
-    refused,
-    split,
-)
+from builders import PARAMS, SIGMA, changed, export_to, opened, plain, refused, split
 from helpers import MODEL, few
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,11 +17,9 @@ from workspace import MORE, RUN, Workspace
 from pipeline.project import runs
 from rrcm.certification.sampling import voting
 from rrcm.config import params as parameters
-from rrcm.config.certification import Ensemble, Export
-from rrcm.core import registry
+from rrcm.config.certification import Ensemble
 from rrcm.core.errors import CheckpointError, ConfigError
 from rrcm.data.datasets import digits
-from rrcm.inference.export import export
 from rrcm.models.trained import ensembles
 from rrcm.models.trained.base import classifier
 from rrcm.models.trained.ensembles import EnsembleClassifier
@@ -140,11 +130,9 @@ def test_what_is_saved_is_the_ensemble(tmp_path):
     assert [m["run"] for m in config["members"]] == ["run-1", "run-2"]
     wanted = each.softmax(2).mean(0).log().double()
     torch.testing.assert_close(made.fix(SIGMA)(x), wanted, atol=1e-5, rtol=1e-4)
-    backend = registry.load("backends", "torch").Backend
     (tmp_path / "models").mkdir()
     (tmp_path / "out").rename(tmp_path / "models/both")
-    opened = partial(backend, tmp_path, "both", sigma=SIGMA, precision="fp32", device="cpu")
-    got = opened(calibration=None).scores(x.float())
+    got = opened(tmp_path, "both", kind="torch").scores(x.float())
     torch.testing.assert_close(got, wanted.float(), atol=1e-5, rtol=1e-4)
 
 
@@ -190,14 +178,11 @@ def test_the_file_is_the_expression_and_votes_row_by_row_in_any_precision(tmp_pa
     """Purified classifiers export means of probabilities, too; tracing takes seconds."""
     nets = [Scaled(seed) for seed in range(THREE.members)]
     network = EnsembleClassifier(nets, THREE).eval().requires_grad_(False)
-    about = {"run": "three", "weights": 64 * "0", "classes": list(digits.CLASSES)}
-    about |= {"sigma": SIGMA, "ensemble": {"members": THREE.members}}
-    check = Export(opset=20, parity_images=16, tolerance=1e-4)
-    record = export(network, network, tmp_path / "onnx/three.onnx", split(16), about, check)
-    x, backend = torch.randn(32, 1, 8, 8), registry.load("backends", "onnx").Backend
-    how = {"sigma": SIGMA, "device": "cpu", "calibration": lambda: x}
+    path, of = tmp_path / "onnx/three.onnx", {"ensemble": {"members": THREE.members}}
+    record = export_to(path, network, network, split(16), **of)
+    x, precisions = torch.randn(32, 1, 8, 8), ("fp32", "fp16", "int8")
 
-    found = {p: backend(tmp_path, "three", precision=p, **how) for p in ("fp32", "fp16", "int8")}
+    found = {p: opened(tmp_path, "three", p, calibration=lambda: x) for p in precisions}
 
     assert (record["argmax_agreement"], record["undecided"]) == (1, 0)
     torch.testing.assert_close(found["fp32"].scores(x), network(x, torch.tensor(SIGMA)))

@@ -3,7 +3,7 @@
 import copy
 import json
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,19 +12,28 @@ import numpy as np
 import pytest
 import torch
 from ballot_counters import counting, pieces
-from builders import SIGMA, Linear, linear, refused, save_classifier, split
+from builders import (
+    SIGMA,
+    Linear,
+    export_to,
+    lasting,
+    linear,
+    opened,
+    refused,
+    save_classifier,
+    split,
+)
 from sampling_runs import CFG as LONG
 from sampling_runs import SIX, sampled
 from torch import nn
 from torch.nn import functional as F
 
 from rrcm.certification.sampling import voting
-from rrcm.config.certification import Ensemble, Export, Local, Purified
+from rrcm.config.certification import Ensemble, Local, Purified
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError
 from rrcm.core.files import sha256
 from rrcm.diffusion.networks import dncnn
-from rrcm.inference.export import export
 from rrcm.models.trained import denoiser, ensembles, purified
 from rrcm.models.trained.base import classifier
 from rrcm.models.trained.denoiser import Denoiser, Schedule, Times
@@ -48,16 +57,10 @@ BOTH = replace(DENSE, local=FRESH.local)
 @cache
 def parts() -> Path:
     """A folder with a run and a denoiser of random weights, both of the digits; made once."""
-    folder = TemporaryDirectory()
-    KEPT.append(folder)
-    root = Path(folder.name)
-    save_classifier(root, "a-run")
+    save_classifier(root := lasting(), "a-run")
     save_denoiser(root, "small", COSINE)
     save_denoiser(root, "direct", None)
     return root
-
-
-KEPT: list[TemporaryDirectory] = []  # until the end
 
 
 def save_denoiser(root: Path, name: str, schedule: Schedule | None, side: int = 8) -> None:
@@ -186,12 +189,15 @@ class Unchanged(nn.Module):
 
 
 def test_bfloat16_rounds_networks_and_nothing_between_them(tmp_path):
-    """The classifier is given, bit for bit, what it is in float32: resized, with fixed noise."""
+    """The classifier is given, bit for bit, what it is in float32: resized, with fixed noise.
+
+    Pictures have 4 pixels a side, as the denoiser's; the classifier's have 8.
+    """
     save_denoiser(parts(), "four", COSINE, side=4)
     save(tmp_path, replace(FIXED, denoiser="denoisers/four"), pictures=(1, 4, 4))
     x, seen = batch(shape=(1, 4, 4)).float(), []
     for precision in (torch.float32, torch.bfloat16):
-        network = purified.load(tmp_path)[0]
+        network, config = purified.load(tmp_path)
         network.purifier = Unchanged()
         network.classifier.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         fixed = network.fix(SIGMA).to(precision)
@@ -202,17 +208,7 @@ def test_bfloat16_rounds_networks_and_nothing_between_them(tmp_path):
 
     assert seen[0].dtype == torch.float32 and seen[0].shape == (10, 1, 8, 8)
     assert torch.equal(*seen)
-
-
-def test_a_classifier_of_larger_pictures_sees_resized_ones(tmp_path):
-    """Pictures of 4 pixels a side: the denoiser's; the classifier's have 8."""
-    save_denoiser(parts(), "four", COSINE, side=4)
-    save(tmp_path, replace(FIXED, denoiser="denoisers/four"), pictures=(1, 4, 4))
-    network, config = purified.load(tmp_path)
-
-    assert config["pictures"] == [1, 4, 4]
-    assert network.copies.shape == (2, 1, 8, 8)
-    assert network(batch(3, (1, 4, 4)).float(), LEVEL).shape == (3, 10)
+    assert config["pictures"] == [1, 4, 4] and network.copies.shape == (2, 1, 8, 8)
     with refused(ConfigError, "local.fixed", "set fixed: true"):
         save(tmp_path, replace(FRESH, denoiser="denoisers/four"), pictures=(1, 4, 4))
 
@@ -337,18 +333,9 @@ def written(root: Path, network: PurifiedClassifier, pictures: int) -> tuple[Any
     found = split(16)
     found = replace(found, images=np.repeat(found.images, 2, axis=2).repeat(2, axis=3))
     found = replace(found, images=found.images[:, :, :pictures, :pictures])
-    about = {"run": "pure", "weights": "0" * 64, "classes": [*found.classes]}
-    about |= {"sigma": SIGMA, "purified": {}}
-    cfg = Export(opset=20, parity_images=16, tolerance=1e-4)
-    path = root / "onnx/pure.onnx"
-    record = export(network, copy.deepcopy(network), path, found, about, cfg)
-
-    def opened(precision: str) -> Any:
-        return registry.load("backends", "onnx").Backend(
-            root, "pure", sigma=0.3, precision=precision, device="cpu", calibration=None
-        )
-
-    return opened, record
+    path, folded = root / "onnx/pure.onnx", copy.deepcopy(network)
+    record = export_to(path, network, folded, found, purified={})
+    return partial(opened, root, "pure", sigma=0.3), record
 
 
 @pytest.mark.parametrize(
@@ -362,8 +349,8 @@ def written(root: Path, network: PurifiedClassifier, pictures: int) -> tuple[Any
 def test_the_file_is_the_function(tmp_path, votes, fixed, side, schedule):
     """Of (x, sigma, z): two votes of two steps each, their copies fresh; or fixed ones, resized."""
     network = tiny(votes, fixed, schedule)
-    opened, record = written(tmp_path, network, side)
-    ours = opened("fp32")
+    function, record = written(tmp_path, network, side)
+    ours = function("fp32")
     x = batch(12, (1, side, side)).float()
     given = (x, normal(12, network.normals).float()) if network.normals else (x,)
     expected = network.fix(0.3)(*given)
@@ -372,11 +359,11 @@ def test_the_file_is_the_function(tmp_path, votes, fixed, side, schedule):
     assert ours.normals == network.normals == (() if fixed else (6, 1, 12, 12))
     torch.testing.assert_close(ours.scores(*given), expected, rtol=0, atol=1e-4)
     assert voting.is_batch_invariant(ours, x)
-    half = opened("fp16").scores(*given)
+    half = function("fp16").scores(*given)
     assert (half.argmax(1) == expected.argmax(1)).float().mean() > 0.8
     if not fixed:
         with refused(BackendError, "int8 takes its ranges", "random, too"):
-            opened("int8")
+            function("int8")
 
 
 def test_an_ensemble_may_stand_behind(tmp_path):
@@ -403,9 +390,8 @@ class Random(Linear):
 
     normals = (3, 1, 2, 2)
 
-    def __init__(self) -> None:
-        whole = linear()
-        super().__init__(whole.w.tolist(), whole.b.tolist())
+    def __init__(self, *parts, **how) -> None:
+        super().__init__(*parts, **how)
         self.seen = []
 
     def scores(self, x, z):
@@ -415,7 +401,7 @@ class Random(Linear):
 
 def asked(*parts, component="gaussian", batch_size=7):
     """All x, all z [N, 3, 1, 2, 2] and the counts that draws of pieces ask for."""
-    backend = Random()
+    backend = linear(kind=Random)
     counts = counting(backend, component=component, batch_size=batch_size)(pieces(*parts))
     x, z = (torch.cat(each) for each in zip(*backend.seen, strict=True))
     return x, z, counts
@@ -465,6 +451,7 @@ def test_votes_of_a_random_classifier_depend_on_seed_image_and_draw_alone():
     for part, count in zip(parts, counts, strict=True):
         assert asked(part)[2][0].tolist() == count.tolist()
     short = replace(LONG, n=60)
-    whole = sampled(short, make=Random)
-    assert sampled(short, make=Random, workers=3) == whole
+    random = partial(linear, kind=Random)
+    whole = sampled(short, make=random)
+    assert sampled(short, make=random, workers=3) == whole
     assert sampled(short, make=linear) != whole

@@ -1,69 +1,46 @@
-"""ResNets are those of the literature, and folding them changes the work, never the function."""
+"""ResNets are those of the literature, and train and are exported as other networks."""
 
 import dataclasses
 
+import networks
 import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
-from builders import images, refused
+from builders import export_to, images, opened, refused
 from helpers import MINI, PRETRAIN, equal
+from networks import COLOUR, IMAGENET, ODD, RESNET
 from torch import nn
 
 from rrcm.certification.sampling import voting
-from rrcm.config import certification, sections
-from rrcm.core import registry
+from rrcm.config import sections
 from rrcm.core.errors import ConfigError
-from rrcm.inference import export
 from rrcm.models.folding.resnet import fold
 from rrcm.models.networks import resnet
 from rrcm.models.trained.base import checkpoint, classifier
 from rrcm.training import finetune, pretrain
 from rrcm.training.engine.computing import prepare
 
-SMALL = {
-    "size": "8",
-    "image_size": 8,
-    "channels": 1,
-    "mean": [0.3],
-    "std": [0.2],
-    "projector_width": 32,
-    "projector_dim": 16,
-}
-COLOUR = {"channels": 3, "mean": [0.3, 0.5, 0.6], "std": [0.2, 0.3, 0.25]}
-SHAPES = {
-    "digits": SMALL,
-    "odd": SMALL | COLOUR | {"size": "14", "image_size": 11},
-    "ImageNet's": SMALL | COLOUR | {"size": "50", "image_size": 40},
-}
 SIGMA = torch.tensor(0.5)
 
 
-def model(name="digits"):
-    return sections.Model(architecture="resnet", shape=SHAPES[name])
+def model(**changed):
+    return sections.Model(architecture="resnet", shape=RESNET | changed)
 
 
-def shape(name="digits", **changed):
-    return resnet.Config(**SHAPES[name] | changed)
+def shape(**changed):
+    return resnet.Config(**RESNET | changed)
 
 
-def build(name="digits"):
+def build():
     """A network in which every parameter and statistic matters, in evaluation mode."""
     torch.manual_seed(0)
-    network = classifier.build(model(name), classes=7, condition="exact", final_norm=False)
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.normal_(module.running_mean)
-            nn.init.uniform_(module.running_var, 0.5, 2)
-            nn.init.normal_(module.weight, mean=0.5, std=0.2)
-            nn.init.normal_(module.bias, std=0.3)
-    nn.init.normal_(network.head.weight, std=0.1)
-    nn.init.normal_(network.head.bias)
+    networks.fill(network := networks.build("resnet"))
     return network.eval().requires_grad_(False)
 
 
-def pixels(name, count):
-    cfg = shape(name)
+def pixels(count, **changed):
+    cfg = shape(**changed)
     size = count, cfg.channels, cfg.image_size, cfg.image_size
     return torch.rand(size) + 0.5 * torch.randn(size)
 
@@ -81,7 +58,7 @@ def test_small_networks_have_as_many_parameters_as_published(size, parameters, p
     stem, head = 27 * 16 + 2 * 16, 64 * 10 + 10
     blocks = sum(2 * n * (9 * c**2 + 2 * c) - 9 * c * (c - before) for before, c in PAIRS)
     shortcuts = sum(before * c + 2 * c for before, c in PAIRS[1:])
-    cfg = resnet.Config(**SMALL | COLOUR | {"size": size, "image_size": 32})
+    cfg = shape(**COLOUR, size=size, image_size=32)
     with torch.device("meta"):
         network = classifier.Classifier(
             resnet.Encoder(cfg), width=cfg.width, classes=10, condition="exact"
@@ -99,13 +76,13 @@ def test_the_network_for_imagenet_is_torchvision_s():
     """Its 25,557,032 parameters, their names, and what it computes from them."""
     torch.manual_seed(0)
     theirs = torchvision.models.resnet50(weights=None).eval()
-    cfg = shape("ImageNet's")
+    cfg = shape(**IMAGENET)
     ours = resnet.Encoder(cfg).eval()
     tensors = {n: t for n, t in theirs.state_dict().items() if not n.startswith("fc.")}
     checkpoint.restore(ours, tensors, source="torchvision")
     seen = []
     theirs.fc.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    x = pixels("ImageNet's", 2)
+    x = pixels(2, **IMAGENET)
 
     with torch.no_grad():
         theirs(torchvision.transforms.functional.normalize(x, cfg.mean, cfg.std))
@@ -116,7 +93,7 @@ def test_the_network_for_imagenet_is_torchvision_s():
 
 def test_a_small_network_is_its_equations():
     """Written out: two convolutions of 3 x 3 beside a shortcut, three times, at half the size."""
-    network, x = build().double(), pixels("digits", 3).double()
+    network, x = build().double(), pixels(3).double()
     tensors = network.state_dict()
 
     def conv(h, name, norm, **how):
@@ -154,37 +131,16 @@ def test_convolutions_start_as_he_et_al_s():
             assert module.weight.eq(1).all() and not module.bias.any()
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"size": "18"}, "size: no '18', only '50', or 6 n + 2 such as '20', '56', '110'"),
-        ({"channels": 3}, "mean: 1 numbers for 3 channels"),
-        ({"std": [0.0]}, "std: must be positive, got [0.0]"),
-    ],
-)
-def test_impossible_shapes_are_refused(changed, message):
-    with pytest.raises(ConfigError) as error:
-        shape(**changed)
-
-    assert str(error.value) == message
-
-
-def test_what_a_resnet_has_not_is_refused():
-    network = build()
-
-    with pytest.raises(ConfigError, match=r"^final_norm: resnet has no LayerNorm .* to false$"):
-        classifier.build(model(), classes=7, condition="exact", final_norm=True)
+def test_activations_that_cannot_be_recomputed_are_refused():
     twice = dataclasses.replace(PRETRAIN.compute, recompute=True)
-    with pytest.raises(ConfigError, match=r"^compute\.recompute: resnet does not support it; set"):
-        prepare(network.encoder, twice, name="resnet")
-    with refused(ConfigError, "models: the network is for images of (1, 8, 8)", "gets (1, 9, 9)"):
-        network(torch.rand(2, 1, 9, 9), SIGMA)
+    with refused(ConfigError, "compute.recompute: resnet does not support it; set"):
+        prepare(build().encoder, twice, name="resnet")
 
 
 def test_layers_decay_from_the_head_to_the_stem():
     """Block by block through the stages: the first stage of two blocks lies below the second."""
     recipe = dataclasses.replace(MINI.recipes["finetune"], layer_decay=0.5, final_norm=False)
-    state = finetune.start(MINI.runs["tiny-rrcm-s050"], recipe, model("odd"), classes=7)
+    state = finetune.start(MINI.runs["tiny-rrcm-s050"], recipe, model(**ODD), classes=7)
     network, scales = state.modules["classifier"], {}
     names = {id(p): name for name, p in network.named_parameters()}
     for group in state.optimizer.param_groups:
@@ -217,33 +173,18 @@ def test_an_encoder_can_be_pretrained_and_begun_from(tmp_path):
     assert equal(network.encoder.state_dict(), online.state_dict())
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_folding_is_exact(name):
-    """In float64 nothing is left but rounding, at the edges too, where zeros are not black."""
-    network, x = build(name).double(), pixels(name, 3).double()
-    folded, expected = fold(network), network(x, SIGMA)
-    bound = {"atol": 1e-12 * expected.abs().max().item(), "rtol": 0}
-
-    assert expected.abs().max() > 0.1 and expected.std(dim=0).min() > 1e-3
-    torch.testing.assert_close(folded(x, SIGMA), expected, **bound)
-    torch.testing.assert_close(folded.fix(0.25)(x), expected, **bound)
-
-
 def test_it_is_exported_for_any_batch_and_is_batch_invariant(tmp_path):
     """And the same weights give the same bytes."""
     network, root = build(), tmp_path / "onnx"
     split = images(16, (1, 8, 8), classes=7, max_value=255)
-    cfg = certification.Export(opset=20, parity_images=16, tolerance=1e-4)
-    about = {"run": "a", "weights": 64 * "0", "classes": [*"abcdefg"], "sigma": 0.5}
     for name in ("a", "b"):
-        record = export.export(network, fold(network), root / f"{name}.onnx", split, about, cfg)
+        record = export_to(root / f"{name}.onnx", network, fold(network), split, run="a")
 
-    how = {"sigma": 0.5, "precision": "fp32", "device": "cpu", "calibration": None}
-    exported = registry.load("backends", "onnx").Backend(tmp_path, "a", **how)
+    exported = opened(tmp_path, "a")
     assert (root / "a.onnx").read_bytes() == (root / "b.onnx").read_bytes()
     assert record["images"] == 16 and record["argmax_agreement"] == 1
     assert record["max_abs_difference"] <= 1e-4 < 1 < record["max_abs_score"]
     for rows in (1, 5):
-        x = pixels("digits", rows)
+        x = pixels(rows)
         torch.testing.assert_close(exported.scores(x), network(x, SIGMA), rtol=1e-4, atol=1e-5)
-    assert voting.is_batch_invariant(exported, pixels("digits", 32))
+    assert voting.is_batch_invariant(exported, pixels(32))

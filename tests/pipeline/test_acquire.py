@@ -36,6 +36,8 @@ def examine(source: Path, **changes) -> str:
 def test_pictures_are_kept_by_their_manifest_without_a_copy(checkout: Workspace, tmp_path: Path):
     source = lookalikes.folders(tmp_path / "raw")
     (source / "train/dog/003.jpg").write_bytes(b"")
+    with refused(DataError, f"--from {tmp_path / 'none'}: no such folder"):
+        examine(tmp_path / "none")
     with refused(DataError, "dog/003.jpg", "--skip-unreadable"):
         examine(source)
     assert not Path("data").exists()
@@ -73,8 +75,3 @@ def test_bytes_that_changed_fail_the_stage_and_leave_its_result(checkout, tmp_pa
     Path(".rrcm/data/folder").unlink()
     with refused(DataError, "`rrcm data folder --from DIR`"):
         shard.main()
-
-
-def test_a_folder_that_is_none_is_refused(checkout: Workspace, tmp_path: Path):
-    with refused(DataError, f"--from {tmp_path / 'none'}: no such folder"):
-        examine(tmp_path / "none")

@@ -6,7 +6,6 @@ Pairs of a few lines are compared, then edits of the real code against the real 
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -207,54 +206,37 @@ PURIFYING = {stage: {"denoiser_networks", "purifiers"} for stage in ("export", "
 PRESETS = {"digits": "dvc.lock", "mnist": "presets/locks/mnist.lock"}
 
 
-@pytest.fixture(scope="module")
-def copies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The code, the graph and the results of both presets, in a folder each."""
-    folders = {preset: tmp_path_factory.mktemp(preset) for preset in PRESETS}
-    for preset, folder in folders.items():
-        for name in ("rrcm", "pipeline", "code", "presets/published"):
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.pyc"))
-        for name in ("dvc.yaml", "data.dvc", "none"):
-            shutil.copy(ROOT / name, folder / name)
-        shutil.copy(ROOT / f"presets/{preset}.yaml", folder / "params.yaml")
-        (folder / "dvc.lock").write_text(committed(PRESETS[preset]))
-        Workspace(folder).run("dvc", "init", "--quiet", "--no-scm")
-    return folders
+@pytest.mark.parametrize("preset", PRESETS)
+def test_an_edit_runs_what_runs_it(preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each edit by itself, and undone, of a copy of the code, the graph and a preset's results."""
+    for name in ("rrcm", "pipeline", "code", "presets/published"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*.pyc"))
+    for name in ("dvc.yaml", "data.dvc", "none"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / f"presets/{preset}.yaml", tmp_path / "params.yaml")
+    (tmp_path / "dvc.lock").write_text(committed(PRESETS[preset]))
+    Workspace(tmp_path).run("dvc", "init", "--quiet", "--no-scm")
+    monkeypatch.chdir(tmp_path)
+    with plan.opened() as (graph, order):
+        stages = {stage.addressing for stage in order}
 
+        def changed() -> set[str]:
+            """The stages whose code differs now."""
+            changes = Changes(graph, here=False)
+            return {stage.addressing for stage in order if changes.code(stage)}
 
-@pytest.fixture(scope="module", params=PRESETS)
-def changed(request: pytest.FixtureRequest, copies: dict[str, Path]) -> Iterator[object]:
-    """The stages of a preset whose code differs now, of all its stages."""
-    folder = copies[request.param]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        with plan.opened() as (graph, order):
+        assert len(EDITS) > 20
+        old = changed()
+        assert old <= {"report"}  # which had the runs of presets/mnist-all.yaml
+        for name, (file, edit, *expected) in EDITS.items():
+            path, patterns = Path(file), expected[[*PRESETS].index(preset)]
+            before = path.read_text() if path.exists() else ""
+            path.unlink() if edit is None else path.write_text(edit(before))
 
-            def find() -> tuple[set[str], set[str]]:
-                changes = Changes(graph, here=False)
-                names = {stage.addressing for stage in order}
-                return {stage.addressing for stage in order if changes.code(stage)}, names
-
-            yield request.param, find
-
-
-def test_an_edit_runs_what_runs_it(changed):
-    """In both graphs, each edit by itself, and undone."""
-    preset, find = changed
-    assert len(EDITS) > 20
-    old = find()[0]
-    assert old <= {"report"}  # which had the runs of presets/mnist-all.yaml
-    for name, (file, edit, *expected) in EDITS.items():
-        path, patterns = Path(file), expected[[*PRESETS].index(preset)]
-        before = path.read_text() if path.exists() else ""
-        path.unlink() if edit is None else path.write_text(edit(before))
-
-        now, stages = find()
-
-        wanted = {s for s in stages if any(fnmatchcase(s, pattern) for pattern in patterns)}
-        assert now == wanted | old, name
-        assert bool(wanted) == bool(patterns), name
-        path.write_text(before) if before else path.unlink()
+            wanted = {s for s in stages if any(fnmatchcase(s, pattern) for pattern in patterns)}
+            assert changed() == wanted | old, name
+            assert bool(wanted) == bool(patterns), name
+            path.write_text(before) if before else path.unlink()
 
 
 def test_components_that_a_stage_chooses_are_its_dependencies():

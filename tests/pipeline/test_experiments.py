@@ -2,25 +2,19 @@
 
 import json
 import re
-import shlex
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from workspace import EVAL, ROOT, RUN, Workspace
+from workspace import EVAL, ROOT, RUN, Workspace, shell
 
 from rrcm.certification import certify
 
 OTHER = "tiny-gaussian-s050-e050"
 METRICS = {f"metrics/{name}.json" for name in (EVAL, OTHER)}
 PAGE = (ROOT / "docs/experiments.md").read_text()
-COMMANDS = [
-    line.removeprefix("$ ").partition("  #")[0].strip()
-    for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
-    for line in block.splitlines()
-    if line.startswith("$ ")
-]
+COMMANDS = [*shell(PAGE)]
 
 
 def test_metrics_are_a_row_for_each_evaluation(finished: Workspace):
@@ -35,7 +29,7 @@ def test_metrics_are_a_row_for_each_evaluation(finished: Workspace):
 
 
 def test_the_page_names_what_there_is():
-    assert {"dvc metrics show", "dvc exp show"} <= {" ".join(c.split()[:3]) for c in COMMANDS}
+    assert {"dvc metrics show", "dvc exp show"} <= {" ".join(c[:3]) for c in COMMANDS}
     assert f"runs.{RUN}.loss.lbd" in PAGE
 
 
@@ -54,7 +48,7 @@ def told(checkout: Workspace) -> Workspace:
 @pytest.mark.slow
 def test_the_commands_of_the_page_run_in_order(told: Workspace):
     for command in COMMANDS:
-        assert told.run(*shlex.split(command)).strip(), command
+        assert told.run(*command).strip(), command
     folders = [*told.path.glob(".dvc/**/"), *told.path.glob(".dvc-site/**/")]
     assert not [folder for folder in folders if folder.stat().st_mode & 0o002]
 

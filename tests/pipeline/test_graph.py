@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from builders import refused
-from dvc.repo import Repo
 from dvc_data.hashfile import hash as hashing
+from repositories import repository
 
-from pipeline.runtime import graph
+from pipeline.runtime import graph, with_dvc
 from rrcm.core.errors import StageError
 
 GRAPH = """
@@ -27,10 +27,8 @@ stages:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with a stage that depends on a folder, a file and a parameter."""
     monkeypatch.chdir(tmp_path)
-    Repo.init(str(tmp_path), no_scm=True).close()
-    (tmp_path / "dvc.yaml").write_text(GRAPH)
-    (tmp_path / "params.yaml").write_text("knob: 1\nother: 1\n")
-    (tmp_path / "code.py").write_text("pass\n")
+    files = {"params.yaml": "knob: 1\nother: 1\n", "code.py": "pass\n"}
+    repository(tmp_path, GRAPH, files)
     (tmp_path / "raw").mkdir()
     for name in "abc":
         (tmp_path / "raw" / name).write_bytes(name.encode() * 5000)
@@ -118,9 +116,9 @@ def test_tracking_keeps_an_equal_pointer_and_tells_of_a_new_one(here: Path):
     (here / "data").mkdir()
     (here / "data/a").write_text("a")
 
-    assert graph.track(Path("data"))
+    assert with_dvc.track(Path("data"))
     pointer = (here / "data.dvc").read_bytes()
-    assert not graph.track(Path("data"))
+    assert not with_dvc.track(Path("data"))
     assert (here / "data.dvc").read_bytes() == pointer
     (here / "data/a").write_text("b")
-    assert graph.track(Path("data"))
+    assert with_dvc.track(Path("data"))

@@ -2,17 +2,16 @@
 
 import logging
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from builders import refused
 from dvc.exceptions import DvcException
-from workspace import EVAL, ROOT, RUN
+from helpers import MINI
+from workspace import EVAL, RUN
 
 from pipeline.project import pulling
 from pipeline.workflow import lockfile, remote
 from pipeline.workflow.remote import PUSH, Missing
-from rrcm.config import params as parameters
 from rrcm.core.errors import ConfigError, DataError, StageError
 
 OTHER = "tiny-gaussian-s050"
@@ -32,16 +31,7 @@ MADE = {
 }
 
 
-def params(precision: str, folder: Path) -> parameters.Params:
-    text = (ROOT / "tests/mini.yaml").read_text()
-    path = folder / "params.yaml"
-    path.write_text(
-        text.replace("precision: fp32, batch_size", f"precision: {precision}, batch_size")
-    )
-    return parameters.load(path)
-
-
-def test_a_name_is_what_it_takes_and_nothing_else(tmp_path: Path):
+def test_a_name_is_what_it_takes_and_nothing_else():
     """Certifying takes the images that are sampled, int8 also those of its calibration."""
     for name, paths in {
         RUN: CERTIFIES | MODEL | RESULTS,
@@ -49,9 +39,8 @@ def test_a_name_is_what_it_takes_and_nothing_else(tmp_path: Path):
         "tiny": ENCODER,
         "report": {"report"},
     }.items():
-        assert {*pulling.wanted(name, params("fp32", tmp_path), MADE)} == paths
-    other = params("int8", tmp_path)
-    other = replace(other, sample=replace(other.sample, split="choice"))
+        assert {*pulling.wanted(name, MINI, MADE)} == paths
+    other = replace(MINI, sample=replace(MINI.sample, precision="int8", split="choice"))
 
     made = MADE | {"shards/choice": "shard"}
     found = pulling.wanted(RUN, other, {k: v for k, v in made.items() if k not in RESULTS})
@@ -60,17 +49,15 @@ def test_a_name_is_what_it_takes_and_nothing_else(tmp_path: Path):
     assert {*found} == wanted
 
 
-def test_names_that_nobody_knows_or_made_are_refused_in_one_line(tmp_path: Path):
-    known = params("fp32", tmp_path)
-
+def test_names_that_nobody_knows_or_made_are_refused_in_one_line():
     with refused(ConfigError, "tiny-rcm-s050: params.yaml has no run", f"Did you mean '{RUN}'?"):
-        pulling.wanted("tiny-rcm-s050", known, MADE)
+        pulling.wanted("tiny-rcm-s050", MINI, MADE)
     with refused(ConfigError, "name; `rrcm preset mnist` or `rrcm preset mnist-all` has it"):
-        pulling.wanted("lenet-gaussian-s025", known, MADE)
+        pulling.wanted("lenet-gaussian-s025", MINI, MADE)
     with refused(StageError, f"dvc.lock has no export@{RUN}", f"`rrcm repro export@{RUN}`"):
-        pulling.wanted(RUN, known, {"shards/test": "shard"})
+        pulling.wanted(RUN, MINI, {"shards/test": "shard"})
     with refused(StageError, "`rrcm repro report`"):
-        pulling.wanted("report", known, {})
+        pulling.wanted("report", MINI, {})
 
 
 def logged(error: Exception, *args: object) -> logging.LogRecord:
@@ -102,14 +89,12 @@ def test_what_dvc_logs_becomes_one_line(records: list[logging.LogRecord], line: 
     assert (type(error), str(error)) == (DataError, line)
 
 
-def test_a_remote_may_lack_what_certifying_does_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_remote_may_lack_what_certifying_does_not_read(monkeypatch: pytest.MonkeyPatch):
     def pull(*lacks: str) -> str:
         def fail(made: dict[str, str], remote: str | None) -> str:
             raise Missing([*lacks], "the default remote", PUSH)
 
-        monkeypatch.setattr(pulling, "load", lambda: params("fp32", tmp_path))
+        monkeypatch.setattr(pulling, "load", lambda: MINI)
         entries = {stage: {"outs": []} for stage in MADE.values()}
         for path, stage in MADE.items():
             entries[stage]["outs"].append({"path": path, "md5": "0"})

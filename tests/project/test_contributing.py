@@ -1,14 +1,12 @@
 """CONTRIBUTING.md is true: its worked example runs."""
 
 import re
-import shlex
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from ruamel.yaml import YAML
-from workspace import ROOT, Workspace
+from workspace import ROOT, Workspace, shell
 
 EXAMPLE = (ROOT / "CONTRIBUTING.md").read_text().partition("## A worked example")[2]
 
@@ -30,26 +28,11 @@ def follow(checkout: Workspace) -> dict[str, Any]:
     return added
 
 
-def commands() -> list[list[str]]:
-    return [
-        shlex.split(line.removeprefix("$ ").partition("#")[0])
-        for line in block("console").splitlines()
-    ]
-
-
-def test_the_worked_example_is_right_in_all_its_parts(finished: Workspace, tmp_path: Path):
-    checkout = finished.clone(tmp_path / "clone")
-    follow(checkout)
-
-    _, status, *_ = commands()
-    assert "train@tiny-average-s050" in checkout.run(*status)
-
-
 @pytest.mark.slow
 def test_the_worked_example_is_a_row_of_the_report(checkout: Workspace):
     added = follow(checkout)
     run, evaluation = (next(iter(added[section])) for section in ("runs", "evals"))
-    _, status, repro, report = commands()
+    _, status, repro, report = shell(EXAMPLE)
 
     assert run in checkout.run(*status)
     assert repro == ["rrcm", "repro"]

@@ -15,12 +15,10 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import installations
-import numpy as np
 import pytest
-from onnx_networks import save
+from onnx_networks import pictures, save
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from PIL import Image
 from workspace import ROOT
 
 import rrcm
@@ -137,14 +135,8 @@ def core(tmp_path_factory) -> Run:
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A folder with an ONNX file and four images in two classes."""
-    rng = np.random.default_rng(0)
-    for name, low in (("bright", 150), ("dark", 0)):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        for i in range(2):
-            pixels = rng.integers(low, low + 100, (6, 6), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / f"images/{name}/{i}.png")
-    mean = np.ones((36, 1)) / 36
-    save(tmp_path / "net.onnx", np.hstack([mean, -mean]), (-0.25, 0.25))
+    pictures(tmp_path / "images", 6, each=2)
+    save(tmp_path / "net.onnx", 6)
     return tmp_path
 
 

@@ -11,13 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-import typer
+from builders import understood
 from dvc.cli.parser import get_main_parser
 from ruamel.yaml import YAML
 from torch.distributed.run import get_args_parser
-from workspace import ROOT, committed
-
-from rrcm.cli import main as cli
+from workspace import ROOT, Workspace, committed
 
 DEPLOY = ROOT / "deploy"
 COMPOSE = YAML(typ="safe").load(DEPLOY / "compose.yaml")
@@ -30,15 +28,6 @@ SET = {  # what compose.yaml asks for
     *("RRCM_DATABASE_PASSWORD", "RRCM_PREFECT_SECRET", "RRCM_REPOSITORY"),
     *("RRCM_STORE_KEY", "RRCM_STORE_SECRET"),
 }
-
-
-def parse(words: list[str]) -> None:
-    """Fail on a command of rrcm that does not exist, or on an option that it lacks."""
-    group, name, context = typer.main.get_command(cli.app), "rrcm", None
-    while hasattr(group, "commands"):
-        with group.make_context(name, list(words), parent=context) as context:
-            name, group, words = group.resolve_command(context, [*words])
-    group.make_context(name, list(words), parent=context)
 
 
 def run(
@@ -91,17 +80,10 @@ JOB = {"SLURM_JOB_ID": "41007", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[1-
 ENDED = ".rrcm/slurm-41007.ended"
 
 
-def submit(cluster: Path, *words: str, fails: bool = False, gpus: str = "8") -> str:
-    given = dict(JOB)
-    given |= {"SLURM_GPUS_ON_NODE": gpus} if gpus else {}
-    given["PATH"] = f"{cluster}/.venv/bin:{os.environ['PATH']}"
-    return run(
-        "deploy/slurm/train.sbatch", *words, cwd=cluster, fails=fails, **given
-    ).stderr.strip()
-
-
 def test_slurm_trains_on_two_nodes_as_the_page_on_training_says(cluster: Path):
-    submit(cluster, "pretrain@b")
+    path = f"{cluster}/.venv/bin:{os.environ['PATH']}"
+    given = JOB | {"SLURM_GPUS_ON_NODE": "8", "PATH": path}
+    run("deploy/slurm/train.sbatch", "pretrain@b", cwd=cluster, **given)
     where, *asked = (cluster / "first.txt").read_text().splitlines()
     stage, *joined = (cluster / "second.txt").read_text().splitlines()
     parser = get_args_parser()
@@ -109,7 +91,7 @@ def test_slurm_trains_on_two_nodes_as_the_page_on_training_says(cluster: Path):
     second = parser.parse_args(joined)
 
     assert asked == ["repro", "--single-item", "pretrain@b"]
-    parse(asked)
+    understood(asked)
     get_main_parser().parse_args(asked)  # whose options `rrcm repro` takes
     assert (
         stage == "pretrain@b"
@@ -188,10 +170,8 @@ def repository(tmp_path: Path) -> Path:
     (folder / "cli.py").write_text(
         "import os, sys; print(os.getcwd(), os.environ['PYTHONPATH'], *sys.argv[1:])\n"
     )
-    who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
     run("git", "init", "--quiet", cwd=folder)
-    run("git", "add", "--all", cwd=folder)
-    run("git", *who, "commit", "--quiet", "--message", "all", cwd=folder)
+    Workspace(folder).commit("all")
     return folder
 
 
@@ -231,9 +211,9 @@ def test_what_a_service_starts_exists(name: str):
     command = list(map(str, SERVICES[name].get("command", ())))
     match command:
         case ["/opt/rrcm/deploy/worker.sh", *words]:
-            parse(["flow", *words])
+            understood(["flow", *words])
         case ["rrcm", *words]:
-            parse(words)
+            understood(words)
         case ["prefect", *words]:
             plain = [word for word in words if word[0] != "-"][:2]
             said = run(sys.executable, "-m", "prefect", *plain, "--help", cwd=ROOT).stdout

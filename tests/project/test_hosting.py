@@ -1,16 +1,15 @@
 """Files that a host of the repository reads agree with the project."""
 
 import re
-import tomllib
 
 import pytest
 import typer
+from installations import PROJECT
 from ruamel.yaml import YAML
 from workspace import ROOT
 
 from rrcm.cli import main as cli
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TEMPLATES = sorted(ROOT.glob(".github/ISSUE_TEMPLATE/*.yml"))
 
 

@@ -4,10 +4,11 @@ import dataclasses
 
 import pytest
 from builders import refused
+from helpers import shipped
 from torch import nn
 from workspace import RUN, Workspace
 
-from pipeline.project import presets, work
+from pipeline.project import work
 from pipeline.project.estimates import UTILISATION, brief, named, plan
 from pipeline.project.work import Planned
 from rrcm.config import params
@@ -15,14 +16,8 @@ from rrcm.core.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory) -> Planned:
-    return Planned(read("fashion-mnist", tmp_path_factory.mktemp("preset")))
-
-
-def read(preset, folder):
-    path = folder / "params.yaml"
-    path.write_text(presets.resolve(preset)[0])
-    return params.load(path)
+def planned() -> Planned:
+    return Planned(shipped("fashion-mnist"))
 
 
 class Pixels(nn.Module):
@@ -80,9 +75,9 @@ def test_sampling_grows_with_images_draws_and_the_network(planned):
 
 
 @pytest.mark.parametrize("preset", ["digits-diffusion", "imagenet-diffusion"])
-def test_every_stage_can_be_planned(preset, tmp_path):
+def test_every_stage_can_be_planned(preset):
     """Of the one preset that has all sections; what is behind an imported denoiser has no time."""
-    whole = read(preset, tmp_path)
+    whole = shipped(preset)
     planned, gpus = Planned(whole), named("h100:8")
     sections = {
         "pretrain": whole.pretrain, "train": whole.runs, "denoise": whole.denoisers,

@@ -6,7 +6,7 @@ Python names, and each is looked up in the program.
 
 import ast
 import importlib
-import itertools
+import pkgutil
 import re
 import shlex
 from collections.abc import Iterator
@@ -16,8 +16,9 @@ from pathlib import Path
 import click
 import pandas as pd
 import typer
+from builders import understood
 from typer.testing import CliRunner
-from workspace import ROOT, Workspace, tracked
+from workspace import ROOT, Workspace, shell, tracked
 
 from benchmarks.published import claimed
 from rrcm.cli import main as cli
@@ -65,18 +66,6 @@ def texts() -> dict[str, str]:
         tables[1::2] = [re.sub(r"^ *\|[^|]*", "", table, flags=re.M) for table in tables[1::2]]
         found[path] = "".join(tables)
     return {path.relative_to(ROOT).as_posix(): text for path, text in found.items()}
-
-
-def shell(text: str) -> Iterator[list[str]]:
-    """The commands of a page's console blocks, as words."""
-    for block in re.findall(r"```console\n(.*?)```", text, re.S):
-        for line in block.replace("\\\n", " ").splitlines():
-            if line.startswith("$ "):
-                words = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=True)
-                words.whitespace_split = True
-                for more, command in itertools.groupby(words, lambda word: not {*word} <= {*"&|;"}):
-                    if more:
-                        yield [*command]
 
 
 def inline(text: str) -> Iterator[str]:
@@ -153,20 +142,11 @@ def test_commands_of_pages_are_understood(finished: Workspace, monkeypatch):
     for command in (command for page in PAGES for command in shell(page.read_text())):
         program, *words = command
         if program == "rrcm":
-            understood(PROGRAM, "rrcm", words)
+            understood(words)
         if program == "make":
             assert {*words} - {word for word in words if "=" in word} <= {*targets}, command
         if program == "python" and words[0] == "-m":
             assert importlib.util.find_spec(words[1]), command
-
-
-def understood(node: click.Command, name: str, words: list[str], parent=None) -> None:
-    with node.make_context(name, [*words], parent=parent) as context:
-        context.obj = Path.cwd()  # where relative paths are from
-        if hasattr(node, "commands"):
-            left = [*context._protected_args, *context.args]
-            name, inner, words = node.resolve_command(context, left)
-            understood(inner, name, words, context)
 
 
 def test_what_only_reads_runs_as_the_pages_have_it(checkout: Workspace, monkeypatch):
@@ -263,17 +243,8 @@ def test_python_names_that_are_named_can_be_imported():
 
 @cache
 def importable(name: str) -> bool:
-    module, _, attribute = name.rpartition(".")
     try:
-        importlib.import_module(name)
-    except ModuleNotFoundError:
-        return bool(module) and importable(module) and hasattr(resolved(module), attribute)
+        pkgutil.resolve_name(name)
+    except (ModuleNotFoundError, AttributeError):
+        return False
     return True
-
-
-def resolved(name: str):
-    module, _, attribute = name.rpartition(".")
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        return getattr(resolved(module), attribute)

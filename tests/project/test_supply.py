@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
+from runpy import run_path
 
 import pytest
 from packaging.requirements import Requirement
@@ -85,7 +85,9 @@ def test_torchvision_is_of_torch_s_build_wherever_pip_is_offered_it():
     version, both = locked(LOCKS[0])["torchvision"]
     assert {*both} > {*registry} and "+" not in version
     pin = "torchvision=={} \\\n    --hash={}\nxdg==1 \\\n    --hash=c\n".format
-    merged = module("lock").merged(pin("1+cpu", "b"), pin("1", "a"), pin("0", "d"))
+    merged = run_path(str(ROOT / ".ci/lock.py"))["merged"](
+        pin("1+cpu", "b"), pin("1", "a"), pin("0", "d")
+    )
     assert merged == pin("1", "a \\\n    --hash=b")
 
 
@@ -130,19 +132,6 @@ def fresh(*lines: str, cwd: Path) -> None:
     subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=cwd, env=clean, check=True)
 
 
-def module(name: str) -> ModuleType:
-    """A program of .ci/."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / f".ci/{name}.py")
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
-
-
-@pytest.fixture(scope="module")
-def audit() -> ModuleType:
-    return module("audit")
-
-
 CLEAN = {"name": "a", "version": "1", "vulns": []}
 FLAWED = {"name": "b", "version": "2", "vulns": [{"id": "CVE-1", "fix_versions": ["3"]}]}
 UNKNOWN = {"name": "c", "skip_reason": "not found"}
@@ -158,11 +147,11 @@ UNKNOWN = {"name": "c", "skip_reason": "not found"}
     ],
 )
 def test_an_audit_that_saw_nothing_is_no_success(
-    audit: ModuleType, monkeypatch, capsys, said: list | None, code: int, line: str
+    monkeypatch, capsys, said: list | None, code: int, line: str
 ):
     out = "" if said is None else json.dumps({"dependencies": said})
     done = subprocess.CompletedProcess([], 1, out, "Traceback\nno route\n")
     monkeypatch.setattr(subprocess, "run", lambda *command, **options: done)
 
-    assert audit.main() == code
+    assert run_path(str(ROOT / ".ci/audit.py"))["main"]() == code
     assert capsys.readouterr().out.startswith(line)

@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import pytest
 from builders import refused
-from linear_smoothed import ask, classifier, png
+from linear_smoothed import SAME, ask, classifier, encoded
 from PIL import Image
 from sklearn.datasets import load_digits
 from workspace import RUN, Workspace
@@ -30,9 +30,10 @@ from rrcm.serving import bearer
 from rrcm.serving.listener import listen
 
 SECRET, OTHER = "0123456789abcdef-._~+/=", "the-one-of-another-client"
-SAME = ("label", "name", "radius", "p_A", "n_A", "n", "draws", "stop", "alpha")
 TINY = ("--model", "tiny", "--sigma", "0.5")
-DIGITS = [png(np.round(image * 255 / 16).astype(np.uint8)) for image in load_digits().images[:40]]
+DIGITS = [
+    encoded(np.round(image * 255 / 16).astype(np.uint8)) for image in load_digits().images[:40]
+]
 
 
 @contextmanager

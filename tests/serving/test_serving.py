@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import io
 import re
 import threading
 import time
@@ -19,7 +18,7 @@ from builders import refused
 from fastapi.openapi.models import OpenAPI
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from linear_smoothed import FEW, PICTURE, Slow, ask, classifier, png, post
+from linear_smoothed import FEW, PICTURE, SAME, Slow, ask, classifier, encoded, post
 from lookalikes import declared
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
@@ -32,7 +31,6 @@ from rrcm.serving import application, schemas
 from rrcm.serving.endpoints import Limits
 
 PIXELS = np.array([[[200, 40], [90, 160]]], dtype=np.uint8)
-SAME = ("label", "name", "radius", "p_A", "n_A", "n", "draws", "stop", "alpha")
 
 
 class Gated(builders.Linear):
@@ -76,13 +74,6 @@ def test_an_answer_is_the_classifiers():
     assert [abstained[key] for key in ("label", "name", "radius")] == [None, None, 0]
 
 
-def packed(pixels: np.ndarray) -> bytes:
-    """The same pixels in other bytes."""
-    file = io.BytesIO()
-    Image.fromarray(pixels).convert("RGB").save(file, "PNG", compress_level=0)
-    return file.getvalue()
-
-
 async def metrics(asking: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
     """(name, values of labels) -> value."""
     response = await asking.get("/metrics")
@@ -96,13 +87,14 @@ async def metrics(asking: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
 
 def test_every_picture_has_noise_of_its_own_and_metrics_are_the_sums_of_the_answers():
     """Asking again for the same pixels chooses nothing; another start has another secret."""
-    others = [png(PIXELS[0] + np.uint8(i)) for i in range(8)]
+    others = [encoded(PIXELS[0] + np.uint8(i)) for i in range(8)]
+    packed = encoded(np.stack([PIXELS[0]] * 3, axis=-1), compress_level=0)  # the same pixels
 
     async def talk(asking: httpx.AsyncClient) -> tuple[list[dict[str, Any]], Any]:
         answers = [(await post(asking, other)).json() for other in others]
         await post(asking, b"no picture")
         counted = await metrics(asking)
-        for content in (others[0], packed(PIXELS[0])):
+        for content in (others[0], packed):
             again = (await post(asking, content)).json()
             assert {**again, "seconds": 0} == {**answers[0], "seconds": 0}
         return answers, counted
@@ -139,38 +131,36 @@ def test_the_deadline_gives_the_answer_of_what_was_drawn(n0: int):
 
 
 def test_a_picture_of_another_size_says_what_it_was_and_webp_is_one():
-    file, picture = io.BytesIO(), Image.fromarray(np.full((4, 6), 90, dtype=np.uint8))
-    picture.save(file, "WEBP", lossless=True)
+    grey = np.full((4, 6), 90, dtype=np.uint8)
+    sent = encoded(grey, "WEBP", lossless=True), PICTURE
     scaled = dataclasses.replace(classifier(), fit=Fit(shape=(1, 2, 2), resize="squash", keep=True))
 
     async def talk(asking: httpx.AsyncClient) -> list[Any]:
-        return [(await post(asking, sent)).json() for sent in (file.getvalue(), PICTURE)]
+        return [(await post(asking, one)).json() for one in sent]
 
     larger, same = ask(talk, scaled)
 
     assert larger["resized_from"] == [6, 4] and same["resized_from"] is None
-    want = scaled.answer(picture, seed=int(larger["seed"]))
+    want = scaled.answer(Image.fromarray(grey), seed=int(larger["seed"]))
     assert (larger["n_A"], larger["radius"]) == (want.n_A, want.radius)
 
 
 # What is refused.
 
 
-def gif() -> bytes:
-    file = io.BytesIO()
-    Image.new("L", (2, 2)).save(file, "GIF")
-    return file.getvalue()
-
-
 LIMIT = 1000
 FORM = b"--edge\r\nContent-Disposition: form-data; name=image\r\n\r\n" + PICTURE
 REFUSED = {
     "empty": (422, {"content": b""}, "an empty body"),
-    "another format": (422, {"content": gif()}, "not a PNG or JPEG or WEBP file"),
+    "another format": (
+        422,
+        {"content": encoded(PIXELS[0], "GIF")},
+        "not a PNG or JPEG or WEBP file",
+    ),
     "cut off": (422, {"content": PICTURE[:44]}, "the picture: a damaged picture"),
     "another size": (
         422,
-        {"content": png(np.zeros((3, 2), dtype=np.uint8))},
+        {"content": encoded(np.zeros((3, 2), dtype=np.uint8))},
         "2 x 3 pixels, but the model takes 2 x 2",
     ),
     "too many pixels": (413, {"content": declared(5_000, 5_000)}, "more than 16,777,216 pixels"),

@@ -2,6 +2,7 @@
 
 import atexit
 import json
+import resource
 import sys
 import warnings
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import typer
 from helpers import MODEL
 from hypothesis import settings
 from ruamel.yaml import YAML
@@ -27,6 +29,7 @@ from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.cli import main as cli
 from rrcm.config.certification import Export
+from rrcm.core import registry
 from rrcm.core.errors import RrcmError
 from rrcm.core.files import sha256
 from rrcm.data.datasets import digits
@@ -71,6 +74,28 @@ def printed(folder: Path, *words: str, code: int = 0) -> str:
         result = CliRunner().invoke(cli.app, words)
     assert result.exit_code == code, result.exception
     return result.output
+
+
+def understood(words: list[str]) -> None:
+    """Fail on a command of `rrcm` that does not exist, and on a wrong option or value of one."""
+    node, name, context = typer.main.get_command(cli.app), "rrcm", None
+    while True:
+        with node.make_context(name, [*words], parent=context) as context:
+            context.obj = Path.cwd()  # where relative paths are from
+        if not hasattr(node, "commands"):
+            return
+        name, node, words = node.resolve_command(context, [*context._protected_args, *context.args])
+
+
+@contextmanager
+def limited(most: int) -> Iterator[None]:
+    """No file may grow beyond so many bytes, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @cache
@@ -188,9 +213,9 @@ class Linear(Backend):
         return scores
 
 
-def linear(b: Any = (0.0, 0.1, 0.2), *, sigma: float = SIGMA) -> Linear:
+def linear(b: Any = (0.0, 0.1, 0.2), *, sigma: float = SIGMA, kind: Any = Linear) -> Any:
     """A classifier of 2 x 2 pixels, undecided enough that noise moves its votes."""
-    return Linear([[3.0, 0, -1], [-2, 1, 2], [0, 2, -3], [1, -3, 2]], b, sigma=sigma)
+    return kind([[3.0, 0, -1], [-2, 1, 2], [0, 2, -3], [1, -3, 2]], b, sigma=sigma)
 
 
 def images(
@@ -225,24 +250,42 @@ def save_classifier(root: Path, run: str) -> None:
     classifier.save(root / "models" / run, network.state_dict(), model=MODEL, config=config)
 
 
-def export_classifier(root: Path, run: str, to: Path, *, tolerance: float = 1e-4) -> dict[str, Any]:
+def export_classifier(root: Path, run: str, to: Path, **how: Any) -> dict[str, Any]:
     """Export ``models/<run>`` to ``to`` as the stage does; returns the parity record."""
     network, config = classifier.load(root / "models" / run)
     weights = sha256(root / "models" / run / "model.safetensors")
-    metadata = {"run": run, "weights": weights, **{k: config[k] for k in ("classes", "sigma")}}
+    folded = ensembles.folded(network, config)
+    return export_to(to, network, folded, split(16), weights=weights, **how)
+
+
+def export_to(
+    to: Path, network: Any, folded: Any, found: Split, *, tolerance: float = 1e-4, **about: Any
+) -> dict[str, Any]:
+    """Export the run that ``to`` is named after; returns the parity record."""
+    about = {"run": to.stem, "weights": 64 * "0", "classes": found.classes, "sigma": SIGMA} | about
     cfg = Export(opset=20, parity_images=16, tolerance=tolerance)
-    return export(network, ensembles.folded(network, config), to, split(16), metadata, cfg)
+    return export(network, folded, to, found, about, cfg)
+
+
+def lasting() -> Path:
+    """A new folder, which is there until the end of all tests."""
+    folder = TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
 
 
 @cache
 def exported() -> Path:
     """A folder with a classifier, saved and exported as the run ``a-run``; made once."""
-    folder = TemporaryDirectory()
-    atexit.register(folder.cleanup)
-    root = Path(folder.name)
-    save_classifier(root, "a-run")
+    save_classifier(root := lasting(), "a-run")
     export_classifier(root, "a-run", root / "onnx" / "a-run.onnx")
     return root
+
+
+def opened(root: Path, run: str, precision: str = "fp32", *, kind: str = "onnx", **how: Any) -> Any:
+    """The classifier of a run for inference on the CPU, by a kind of backend."""
+    usual = {"sigma": SIGMA, "device": "cpu", "calibration": None}
+    return registry.load("backends", kind).Backend(root, run, precision=precision, **usual | how)
 
 
 def certificates(predict: list[int], radius: list[float]) -> pd.DataFrame:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import older
 import psutil
+import repositories
 import servers
 import workspace
 from ruamel.yaml import YAML
@@ -98,7 +98,7 @@ def make(folder: Path) -> Clones:
         if pointer.is_file():
             pointer.unlink()
     YAML().dump({"stages": stages}, first.path / "dvc.yaml")
-    older.runs(first.path)
+    repositories.older_runs(first.path)
     first.run("dvc", "remote", "add", "--default", "shared", str(folder / "remote"))
     first.commit("a little graph")
     git("clone", "--quiet", "--bare", str(first.path), str(folder / "origin"))
@@ -162,18 +162,10 @@ class Service:
 
 def background(
     checkout: Workspace, log: Path, *command: str, **environment: str
-) -> subprocess.Popen[bytes]:
+) -> subprocess.Popen[str]:
     """Start a command in a process group of its own; a file gets what it says."""
     with log.open("wb") as file:
-        return subprocess.Popen(
-            command,
-            cwd=checkout.path,
-            env=checkout.environment(**environment),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        return checkout.start(*command, output=file, **environment)
 
 
 def processes(pid: int) -> list[psutil.Process]:

@@ -1,6 +1,7 @@
 """What several test files need."""
 
 import typing
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -24,23 +25,8 @@ MINI = params.load(TESTS / "mini.yaml")
 MORE = read_yaml(TESTS / "mini-more.yaml")
 PRETRAIN = MINI.pretrain["tiny"]
 MODEL = sections.Model(architecture="vit", shape=MINI.models["tiny"])
-DENOISING = Denoising(
-    network="dncnn",
-    model="small",
-    objective="mse",
-    seed=3,
-    start="none",
-    guide="none",
-    architecture="vit",
-    steps=1,
-    batch_size=16,
-    optimizer=PRETRAIN.optimizer,
-    ema=0.75,
-    loss={},
-    augment=[],
-    compute=PRETRAIN.compute,
-)
 GENERATION = parse(MORE["generations"]["told"], Generation, where="generations")
+DENOISING = parse(MORE["denoisers"]["tiny"] | {"steps": 1}, Denoising, where="denoisers")
 REPRESENTATION = parse(MORE["representations"]["tiny"], Representation, where="representations")
 
 few = settings(deadline=None, max_examples=25)
@@ -82,9 +68,29 @@ def turned(component: ModuleType, knob: str) -> Any:
     return [2 * each for each in value] if isinstance(value, list) else 2 * value
 
 
+def descent(network: nn.Module, loss: Callable[[], Tensor], *, lr: float, steps: int) -> Tensor:
+    """What a loss is, on average, before each of some steps of plain SGD."""
+    optimizer, history = torch.optim.SGD(network.parameters(), lr=lr), []
+    for _ in range(steps):
+        history.append(loss().mean())
+        optimizer.zero_grad()
+        history[-1].backward()
+        optimizer.step()
+    return torch.stack(history)  # [steps]
+
+
 def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     """Whether two sets of named tensors are the same, bit for bit."""
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files below a folder."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def split(images: int, seed: int) -> Split:

@@ -1,4 +1,4 @@
-"""A smoothed linear classifier of 2 x 2 pixels, a server of it, and PNG files to send."""
+"""A smoothed linear classifier of 2 x 2 pixels, a server of it, and picture files to send."""
 
 import asyncio
 import dataclasses
@@ -21,6 +21,7 @@ from rrcm.serving import application
 from rrcm.serving.endpoints import Limits
 
 SHAPE = (1, 2, 2)
+SAME = ("label", "name", "radius", "p_A", "n_A", "n", "draws", "stop", "alpha")  # as offline
 FEW = dataclasses.replace(DRAWS, n=400, batch_size=32)
 
 
@@ -35,19 +36,17 @@ class Slow(builders.Linear):
 def classifier(
     kind: type[builders.Linear] = builders.Linear, draws: Sampling = FEW, sigma: float = 0.5
 ) -> Smoothed:
-    plain = builders.linear()
-    function = kind(plain.w.tolist(), plain.b.tolist(), sigma=sigma)
-    return Smoothed(function, shape=SHAPE, draws=draws)
+    return Smoothed(builders.linear(sigma=sigma, kind=kind), shape=SHAPE, draws=draws)
 
 
-def png(pixels: np.ndarray) -> bytes:
-    """Grey pixels, uint8 [H, W], as a PNG file."""
+def encoded(pixels: np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
+    """Pixels, uint8 [H, W] or [H, W, C], as a picture file."""
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
+    Image.fromarray(pixels).save(file, kind, **options)
     return file.getvalue()
 
 
-PICTURE = png(np.array([[200, 40], [90, 160]], dtype=np.uint8))
+PICTURE = encoded(np.array([[200, 40], [90, 160]], dtype=np.uint8))
 
 
 @asynccontextmanager

@@ -13,8 +13,11 @@ import tarfile
 import zlib
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.error import URLError
+from urllib.request import Request
 
 import numpy as np
+import pytest
 from PIL import Image
 
 CIFAR_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
@@ -187,3 +190,17 @@ def tar(files: dict[str, bytes]) -> bytes:
 def md5(path: Path) -> str:
     """Hex MD5 of a file."""
     return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+def mirror(monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes] | None) -> None:
+    """Answer torchvision's downloads with ``files`` by name, or with none as if without network."""
+
+    class Answer(io.BytesIO):
+        url = length = None
+
+    def opened(request: Request, *_: object, **__: object) -> Answer:
+        if files is None:
+            raise URLError("no route")
+        return Answer(files[request.full_url.rpartition("/")[2]])
+
+    monkeypatch.setattr("torchvision.datasets.utils.urllib.request.urlopen", opened)

@@ -31,23 +31,23 @@ def defined(cfg=CFG, split=SIX, *, backend=None, sigma=SIGMA, **how):
     return header(backend, split, "a-run", replace(cfg, stopping=CONSTANTS[cfg.stop]), **how)
 
 
-def sampled(cfg=CFG, split=SIX, *, make=linear, workers=1, every=5.0, before=b"", known=(), **how):
+def drawn(folder, cfg=CFG, split=SIX, *, backend=None, head=(), **how):
+    """Sampling, with its journal and its votes.jsonl in a folder; ``head`` is told the header."""
+    backend, how = backend or linear(), {"workers": 1} | how
+    definition = defined(cfg, split, backend=backend, **dict(head))
+    journal, path = Path(folder, "journal"), Path(folder, "votes.jsonl")
+    return drawing.sample(backend, split, definition, journal, path, **how)
+
+
+def sampled(cfg=CFG, split=SIX, *, make=linear, workers=1, every=5.0, before=b"", known=(), **head):
     """The votes file that sampling makes, from a journal that was there before."""
+    how = {"workers": workers, "every": every, "known": known}
     with TemporaryDirectory() as folder:
         journal, path = Path(folder, "journal"), Path(folder, "votes.jsonl")
         if before:
             journal.write_bytes(before)
-        drawn = drawing.sample(
-            make(),
-            split,
-            defined(cfg, split, backend=make(), **how),
-            journal,
-            path,
-            workers=workers,
-            every=every,
-            known=known,
-        )
-        last, (_, found) = list(drawn)[-1], records.read(path)  # nothing in it is damaged
+        *_, last = drawn(folder, cfg, split, backend=make(), head=head, **how)
+        _, found = records.read(path)  # nothing in it is damaged
         assert last.images == sum(row.stop != "budget" for row in found)
         assert not journal.exists()
         return path.read_bytes()

@@ -102,10 +102,3 @@ def terms(
         draw=Draws(0, step, first=rows.start),
         cfg=cfg,
     )[0]
-
-
-def without_batchnorm(networks: tuple[nn.ModuleDict, ...]) -> None:
-    """Put a linear layer in the projector's place: statistics are another file's affair."""
-    for network in networks:
-        if "projector" in network:
-            network["projector"] = nn.Linear(8, 5, dtype=torch.float64)

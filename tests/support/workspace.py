@@ -2,14 +2,17 @@
 
 import fcntl
 import hashlib
+import itertools
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ruamel.yaml import YAML
 
@@ -35,14 +38,16 @@ class Workspace:
             **more,
         }
 
-    def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
+    def start(
+        self, *command: str, output: int | IO[Any] = subprocess.PIPE, **environment: str
+    ) -> subprocess.Popen[str]:
         """Start a command in a process group of its own."""
         return subprocess.Popen(
             command,
             cwd=self.path,
             env=self.environment(**environment),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
@@ -117,6 +122,18 @@ def tracked(*patterns: str) -> list[Path]:
     """Files that git knows, of globs; users have others beside them."""
     names = git("ls-files", "-z", *(f":(glob){pattern}" for pattern in patterns)).split("\0")
     return [ROOT / name for name in names if name and (ROOT / name).is_file()]
+
+
+def shell(page: str) -> Iterator[list[str]]:
+    """The commands in the console blocks of a page, as words."""
+    for block in re.findall(r"```console\n(.*?)```", page, re.S):
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.startswith("$ "):
+                words = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=True)
+                words.whitespace_split = True
+                for more, command in itertools.groupby(words, lambda word: not {*word} <= {*"&|;"}):
+                    if more:
+                        yield [*command]
 
 
 def create(path: Path) -> Workspace:

@@ -300,13 +300,9 @@ def test_randaugment_is_timm_s_of_the_same_seed():
 # Mixing
 
 
-def mix(**changed):
-    values = {"mixup": 0.0, "cutmix": 0.0, "prob": 1.0, "switch": 0.5, "smoothing": 0.0}
-    return Mix(**values | changed)
-
-
 def mixed(x, y, *, step=0, first=0, **changed):
-    return augment.Mixer(mix(**changed), 5)(x, y, Draws(0, step, first=first))
+    still = {"mixup": 0.0, "cutmix": 0.0, "prob": 1.0, "switch": 0.5, "smoothing": 0.0}
+    return augment.Mixer(Mix(**still | changed), 5)(x, y, Draws(0, step, first=first))
 
 
 LABELS = torch.tensor([0, 1, 2, 3, 4, 0])

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import DENOISING, MODEL, equal, split
+from helpers import DENOISING, MODEL, descent, equal, split
 from torch import nn
+from trainings import finish, resume
 
 from rrcm.core import registry
 from rrcm.core.errors import ConfigError
+from rrcm.core.schema import parse
 from rrcm.diffusion import condition, training
 from rrcm.diffusion.objectives import diffusion
 from rrcm.models.trained import denoiser
@@ -37,8 +39,11 @@ UVIT |= {"position_std": 0.5, "time_scale": 1000.0}
 DNCNN = {"image_size": 8, "channels": 1, "depth": 3, "width": 8, "momentum": 0.1}
 CFG = dataclasses.replace(
     DENOISING,
+    network="dncnn",
+    objective="mse",
     steps=8,
     optimizer=dataclasses.replace(DENOISING.optimizer, lr=1e-2, warmup=0.25),
+    ema=0.75,
     loss={"sigma": 0.5},
     augment=[{"gain": {"amount": 0.1}}],
 )
@@ -63,16 +68,10 @@ class Tiny(nn.Module):
         return self.inner(x) + self.time(told[:, None] / 100)[:, :, None, None]
 
 
-class Guide(nn.Module):
+def guiding():
     """A classifier of pixels [B, 2, 4, 4], with weights that nothing may move."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.linear = nn.Linear(32, 3).double()
-
-    def forward(self, x):
-        return self.linear(x.flatten(1))
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(32, 3).double())
 
 
 def pixels(rows=6):
@@ -84,19 +83,12 @@ def pixels(rows=6):
 def asked(name, network, *, step=0, rows=6, guide=None, **changed):
     """The loss of an objective, [B], for some pixels."""
     objective = registry.load("denoiser_objectives", name)
-    cfg = objective.Config(**parsed(name, **changed))
+    cfg = parse(CONSTANTS[name] | changed, objective.Config, where="loss")
     x, y = pixels(rows)
     schedule = objective.schedule(cfg)
     times = None if schedule is None else Times(schedule)
-    guide = guide or (Guide() if objective.GUIDED else None)
+    guide = guide or (guiding() if objective.GUIDED else None)
     return objective.loss(network, x, y, guide=guide, times=times, draw=Draws(5, step), cfg=cfg)
-
-
-def parsed(name, **changed):
-    found = CONSTANTS[name] | changed
-    if isinstance(found.get("schedule"), dict):
-        found["schedule"] = Schedule(**found["schedule"])
-    return found
 
 
 def test_squared_error_is_of_pixels():
@@ -113,7 +105,7 @@ def test_squared_error_is_of_pixels():
 
 def test_a_guide_is_asked_of_the_denoised_image_for_what_it_says_of_the_image():
     x, y = pixels()
-    network, guide, z = Tiny(), Guide(), Draws(5, 0).normal(x)
+    network, guide, z = Tiny(), guiding(), Draws(5, 0).normal(x)
     log_p = guide(network(x + 0.5 * z, torch.zeros(6).double())).log_softmax(dim=1)
     said = guide(x).argmax(dim=1)
 
@@ -141,7 +133,8 @@ def test_loss_of_a_vp_process_is_the_error_of_the_predicted_noise(schedule):
         told = torch.tensor([t * 1000 / 12 if schedule.rescale else t], dtype=torch.float64)
         expected.append((network(noisy[None], told)[0] - z[i]).square().mean())
 
-    loss = asked("diffusion", network, schedule=schedule, mean=0.0, std=0.0)
+    process = dataclasses.asdict(schedule)
+    loss = asked("diffusion", network, schedule=process, mean=0.0, std=0.0)
 
     torch.testing.assert_close(loss, torch.stack(expected))
 
@@ -196,18 +189,11 @@ def test_objective(name):
     """
     objective = registry.load("denoiser_objectives", name)
     network = Tiny()
-    guide = Guide().eval().requires_grad_(False) if objective.GUIDED else None
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.02)
-    history = []
-    for _ in range(10):
-        loss = asked(name, network, guide=guide)
-        history.append(loss.mean())
-        optimizer.zero_grad()
-        history[-1].backward()
-        optimizer.step()
+    guide = guiding().eval().requires_grad_(False) if objective.GUIDED else None
+    history = descent(network, lambda: asked(name, network, guide=guide), lr=0.02, steps=10)
 
     assert re.search(r"\(20\d\d\), arXiv:\d{4}\.\d{5}", objective.__doc__), "say which paper"
-    assert loss.shape == (6,), "the trainer averages"
+    assert asked(name, network, guide=guide).shape == (6,), "the trainer averages"
     assert history[-1] < history[0]
     told = [network.time.weight] if name != "diffusion" else []  # of zeros, but for its bias
     assert all(
@@ -220,14 +206,18 @@ def test_objective(name):
     ("name", "change", "message"),
     [
         ("mse", {"sigma": 0.0}, "sigma: must be positive"),
-        ("stability", {"sigma": math.inf}, "sigma: must be positive"),
+        ("stability", {"sigma": math.inf}, "sigma: expected a finite number, got inf"),
         ("diffusion", {"std": 0.0}, "std: must be positive"),
-        ("diffusion", {"schedule": COSINE}, "mean, std: of edm alone, set them to 0, got -1.2"),
+        (
+            "diffusion",
+            {"schedule": dataclasses.asdict(COSINE)},
+            "mean, std: of edm alone, set them to 0, got -1.2",
+        ),
     ],
 )
 def test_constants_that_mean_nothing_are_refused(name, change, message):
     with pytest.raises(ConfigError, match=message):
-        registry.load("denoiser_objectives", name).Config(**parsed(name, **change))
+        asked(name, Tiny(), **change)
 
 
 class Dropped(nn.Module):
@@ -266,38 +256,17 @@ def told():
     return condition.standardise(condition.Condition(encoder, t_min=0.002, t_max=80.0), DATA)
 
 
-def guides(name):
-    return told() if name == "told" else None
-
-
-def finish(state, cfg, guide=None):
-    for _ in training.denoise(state, DATA, cfg, guide):
-        pass
-    return state
-
-
-@functools.cache
-def uninterrupted(name):
-    cfg, state = begin(name)
-    return finish(state, cfg, guides(name))
-
-
 @pytest.mark.parametrize("name", ["mse", "diffusion", "told", "dropout"])
 def test_resumed_is_uninterrupted_bit_for_bit(name, tmp_path):
     """Weights, statistics, their average, moments and log; amid the second epoch of four steps."""
-    cfg, state = begin(name)
-    steps = training.denoise(state, DATA, cfg, guides(name))
-    interrupted = next(s for s in steps if s.step == 5)
-    interrupted.save(tmp_path / "interrupted")
-    torch.manual_seed(666)  # whatever happens in between
+    (cfg, _), guide = begin(name), told() if name == "told" else None
 
-    _, resumed = begin(name)
-    assert resumed.resume(tmp_path / "interrupted")
-    finish(resumed, cfg, guides(name)).save(tmp_path / "resumed")
-    uninterrupted(name).save(tmp_path / "uninterrupted")
-
-    same = (tmp_path / "resumed").read_bytes() == (tmp_path / "uninterrupted").read_bytes()
-    assert same, "resuming changed the run"
+    resumed = resume(
+        lambda: begin(name)[1],
+        lambda state: training.denoise(state, DATA, cfg, guide),
+        tmp_path,
+        at=5,
+    )
     assert resumed.gradients == 8 * 16
 
 
@@ -319,11 +288,13 @@ def test_what_is_kept_is_the_average_of_the_weights_and_the_last_statistics():
 
 
 def test_no_steps_leave_the_start_as_it_is(tmp_path):
-    before = uninterrupted("mse").modules["network"].state_dict()
+    cfg, state = begin("mse")
+    before = finish(training.denoise(state, DATA, cfg)).modules["network"].state_dict()
     denoiser.save(tmp_path, before, network="dncnn", shape=DNCNN, schedule=None)
     cfg = dataclasses.replace(CFG, start=str(tmp_path), steps=0)
 
-    state = finish(training.start(cfg, DNCNN), cfg)
+    state = training.start(cfg, DNCNN)
+    assert [*training.denoise(state, DATA, cfg)] == []
 
     assert equal(training.result(state).state_dict(), before)
 
@@ -338,12 +309,12 @@ def test_a_guide_stays_as_it_is(tmp_path, monkeypatch):
     classifier.save(folder, network.state_dict(), model=MODEL, config={"classes": "abcd", **told})
     cfg = dataclasses.replace(CFG, objective="stability", guide="models/one", steps=2)
     guide = training.load_guide(cfg, DNCNN, DATA)
-    with pytest.raises(ConfigError, match=r"guide: models/one has channels 1, but models.small"):
+    with pytest.raises(ConfigError, match=r"guide: models/one has channels 1, but models.uvit"):
         training.load_guide(cfg, DNCNN | {"channels": 3}, DATA)
     before = copy.deepcopy(guide.state_dict())
     x = torch.rand(2, 1, 8, 8)
 
-    state = finish(training.start(cfg, DNCNN), cfg, guide.train())
+    state = finish(training.denoise(training.start(cfg, DNCNN), DATA, cfg, guide.train()))
 
     torch.testing.assert_close(guide(x), network.eval()(x, torch.tensor(0.7)))
     assert equal(guide.state_dict(), before)
@@ -403,7 +374,7 @@ def test_a_conditional_network_is_told_the_representation_of_the_clean_image():
     [
         ("none", 64, "network of condition 64 asks for pretrained/<name>; got none"),
         ("pretrained/tiny", 0, "of condition 0 asks for none; got pretrained/tiny"),
-        ("pretrained/tiny", 3, "pretrained/tiny has 64 dimensions; set condition of models.small"),
+        ("pretrained/tiny", 3, "pretrained/tiny has 64 dimensions; set condition of models.uvit"),
     ],
 )
 def test_a_network_is_told_as_many_numbers_as_it_asks_for(guide, numbers, message, monkeypatch):

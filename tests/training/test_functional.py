@@ -21,20 +21,14 @@ Y = torch.tensor([0, 1, 2, 0, 1, 2])
 CONSISTENCY = {"lbd": 10.0, "eta": 0.5, "m": 2, "measure": "kl"}
 
 
-class Plain(nn.Module):
+def plain() -> nn.Sequential:
     """A linear network of pixels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer = nn.Linear(4, K, dtype=torch.float64)
-
-    def forward(self, x):
-        return self.layer(x.flatten(1))
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, K, dtype=torch.float64))
 
 
 def test_a_loss_is_that_of_the_method(monkeypatch: pytest.MonkeyPatch):
-    net = Plain()
+    net = plain()
     monkeypatch.setattr("rrcm.training.functional._draws", lambda: Draws(4, 0))
 
     loss = rrcm.losses.loss("consistency", net, X, Y, sigma=SIGMA, constants=CONSISTENCY)
@@ -45,7 +39,7 @@ def test_a_loss_is_that_of_the_method(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_loss_trains_and_follows_the_seed():
-    net = Plain()
+    net = plain()
     found = []
     for seed in (5, 5, 6):
         torch.manual_seed(seed)
@@ -54,11 +48,11 @@ def test_a_loss_trains_and_follows_the_seed():
 
     assert found[0].shape == (B,) and found[0].isfinite().all()
     assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
-    assert net.layer.weight.grad.abs().sum() > 0 and net.training
+    assert net[1].weight.grad.abs().sum() > 0 and net.training
 
 
 def test_probabilities_are_labels_and_objects_have_logits():
-    net, one_hot = Plain(), F.one_hot(Y, K).double()
+    net, one_hot = plain(), F.one_hot(Y, K).double()
     hugging = nn.Module()
     hugging.forward = lambda x: SimpleNamespace(logits=net(x))
 
@@ -79,7 +73,7 @@ def test_mistakes_are_named():
         ("consistancy", CONSISTENCY, "Did you mean 'consistency'?"),
     ):
         with refused(ConfigError, words):
-            rrcm.losses.loss(method, Plain(), X, Y, sigma=SIGMA, constants=constants)
+            rrcm.losses.loss(method, plain(), X, Y, sigma=SIGMA, constants=constants)
 
 
 class Encoder(nn.Module):

@@ -1,6 +1,7 @@
 """Batches on the device: the same rows and pixels, however they are made."""
 
 import random
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -53,31 +54,15 @@ def source(request, photos):
     return images(sum(SIZES), (3, 8, 8)), VIEWS
 
 
-def load(split, views, *, start=0, stop=4, batch_size=6, seed=0, workers=0, where="pretrain"):
-    return [
-        *loading.batches(
-            split,
-            views,
-            batch_size=batch_size,
-            seed=seed,
-            start=start,
-            stop=stop,
-            device="cpu",
-            workers=workers,
-            where=where,
-        )
-    ]
+def load(split, views, **changed):
+    asked = {"batch_size": 6, "seed": 0, "start": 0, "stop": 4, "workers": 0, "where": "pretrain"}
+    return [*loading.batches(split, views, device="cpu", **asked | changed)]
 
 
-def same(one, other):
-    """Whether two lists of batches are equal, bit for bit."""
-    return len(one) == len(other) and all(
-        a.step == b.step
-        and torch.equal(a.labels, b.labels)
-        and a.views.keys() == b.views.keys()
-        and all(torch.equal(a.views[name], b.views[name]) for name in a.views)
-        for a, b in zip(one, other, strict=True)
-    )
+def assert_same(one, other):
+    """Two lists of batches are equal, bit for bit."""
+    found, expected = ([asdict(batch) for batch in batches] for batches in (one, other))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 def test_workers_and_the_step_of_resuming_do_not_matter(source):
@@ -89,7 +74,7 @@ def test_workers_and_the_step_of_resuming_do_not_matter(source):
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
     whole = load(*source, stop=8)
 
-    assert same(load(*source, start=5, stop=8, workers=64), whole[5:])
+    assert_same(load(*source, start=5, stop=8, workers=64), whole[5:])
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
     assert np.random.get_state()[1].tolist() == before[2]
@@ -118,7 +103,7 @@ def test_processes_that_share_a_batch_have_the_rows_of_one(source, monkeypatch):
             for batch in whole
         ]
 
-        assert same(load(*source), expected)
+        assert_same(load(*source), expected)
 
 
 def test_every_step_and_view_and_place_has_draws_of_its_own(source):

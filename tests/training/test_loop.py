@@ -1,7 +1,6 @@
 """Training: resumed is uninterrupted, and each step does what its schedule says."""
 
 import dataclasses
-import functools
 import itertools
 import math
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ import pytest
 import torch
 from helpers import MINI, MODEL, PRETRAIN, Linear, equal, split
 from torch import nn
+from trainings import finish, resume
 
 from rrcm.config.sections import Mix, Momentum
 from rrcm.core.errors import ConfigError, TrainingError
@@ -80,33 +80,10 @@ PROCEDURES = {
 }
 
 
-def finish(states):
-    for state in states:  # noqa: B007 (the last one is wanted)
-        pass
-    return state
-
-
-@functools.cache
-def uninterrupted(procedure):
-    begin, run = PROCEDURES[procedure]
-    return finish(run(begin()))
-
-
 @pytest.mark.parametrize("procedure", PROCEDURES)
 def test_resumed_is_uninterrupted_bit_for_bit(procedure, tmp_path):
     """Weights, buffers, moments, best weights and log: all that the file of a state holds."""
-    begin, run = PROCEDURES[procedure]
-    interrupted = next(state for state in run(begin()) if state.step == 7)
-    interrupted.save(tmp_path / "interrupted")
-    torch.manual_seed(666)  # whatever happens in between
-
-    resumed = begin()
-    assert resumed.resume(tmp_path / "interrupted")
-    finish(run(resumed)).save(tmp_path / "resumed")
-    uninterrupted(procedure).save(tmp_path / "uninterrupted")
-
-    same = (tmp_path / "resumed").read_bytes() == (tmp_path / "uninterrupted").read_bytes()
-    assert same, "resuming changed the run"
+    resume(*PROCEDURES[procedure], tmp_path, at=7)
 
 
 def descend(slope, *, steps=1, **changed):
@@ -368,29 +345,24 @@ def test_without_epochs_the_weights_are_those_at_the_start():
     assert 0 < state.best_score < 1
 
 
-def test_the_last_epoch_is_kept_where_nothing_selects(monkeypatch):
-    scores = iter([0.5])  # scored once
-    monkeypatch.setattr(finetune, "accuracy", lambda *_, **named: next(scores))
-
-    state = finish(run_train(start_train(), selection="last"))
-
-    assert state.best_score == 0.5
-    assert equal(state.best, state.modules["classifier"].state_dict())
-
-
-def test_the_last_of_the_best_epochs_is_kept(monkeypatch):
-    scores = iter([0.5, 0.9, 0.9, 0.3])
-    monkeypatch.setattr(finetune, "accuracy", lambda *_, **named: next(scores))
+@pytest.mark.parametrize(
+    ("selection", "scores", "kept"),
+    [("validation", [0.5, 0.9, 0.9, 0.3], 2), ("last", [0.7], 3)],
+)
+def test_the_weights_of_the_selected_epoch_are_kept(monkeypatch, selection, scores, kept):
+    """The last of the best; where nothing selects, the last of all, and it is scored once."""
+    left = iter(scores)
+    monkeypatch.setattr(finetune, "accuracy", lambda *_, **named: next(left))
     state = start_train()
 
     after = [
         {name: tensor.clone() for name, tensor in state.modules["classifier"].state_dict().items()}
-        for _ in run_train(state, epochs=4)
+        for _ in run_train(state, epochs=4, selection=selection)
         if state.step % 4 == 0
     ]
 
-    assert state.best_score == 0.9
-    assert [equal(state.best, weights) for weights in after] == [False, False, True, False]
+    assert state.best_score == max(scores)
+    assert [equal(state.best, weights) for weights in after] == [i == kept for i in range(4)]
 
 
 def test_accuracy_is_the_share_of_noisy_copies_that_are_right(monkeypatch):

@@ -1,4 +1,4 @@
-"""A server of Prefect that asks for a secret, for all tests that need one."""
+"""A server of Prefect that asks for a secret, and processes that must end with their test."""
 
 import os
 import shutil
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import servers
 from servers import Server
+from survivors import mark, marked
 
 from pipeline.workflow.flow import environment
 from pipeline.workflow.flow import server as flow_server
@@ -56,3 +57,14 @@ def server() -> Iterator[Server]:
             process.terminate()
             process.wait(300)
             shutil.rmtree(folder)
+
+
+@pytest.fixture
+def marker() -> Iterator[dict[str, str]]:
+    """An environment; whoever has it after the test is stopped, and the test has failed."""
+    environment = mark()
+    yield environment
+    left = marked(environment)
+    for process in left:
+        process.kill()
+    assert not left

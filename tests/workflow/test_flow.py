@@ -1,7 +1,6 @@
 """A flow runs what DVC would, as far apart as the graph allows, and tells Prefect all about it."""
 
 import json
-import shutil
 import signal
 import socket
 import subprocess
@@ -12,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import older
 import pytest
+import repositories
+from builders import PARAMS
 from dvc.repo import Repo
 from servers import Server
 from survivors import mark, marked, until
@@ -103,13 +103,9 @@ class Flows:
     """Runs of the flow in one repository: as seen on the terminal, and at the server."""
 
     def __init__(self, server: Server, path: Path, graph: str) -> None:
-        path.mkdir()
-        Repo.init(str(path), no_scm=True).close()
-        shutil.copyfile(ROOT / "tests/mini.yaml", path / "params.yaml")
-        (path / "dvc.yaml").write_text(graph)
-        (path / "work.py").write_text(WORK)
-        (path / "cure").write_text("none yet")
-        older.runs(path)
+        files = {"params.yaml": PARAMS.read_text(), "work.py": WORK, "cure": "none yet"}
+        repositories.repository(path, graph, files)
+        repositories.older_runs(path)
         self.server, self.path = server, path
         self.environment = mark() | {
             "PREFECT_API_URL": server.url,

@@ -25,14 +25,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def nvidia_smi(folder: Path, script: str) -> None:
-    """Have nvidia-smi say so."""
-    (folder / "bin").mkdir()
-    program = folder / "bin/nvidia-smi"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-
-
 def take(count: int, said: list[str] | None = None) -> tuple[dict[str, str], list[int]]:
     """What there is to take, or an error that it is not there now."""
     stop = Event()
@@ -78,7 +70,10 @@ def test_a_host_without_gpus_has_as_many_slots_as_it_is_told(monkeypatch: pytest
 def test_gpus_are_those_of_nvidia_smi_or_of_the_environment(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    nvidia_smi(folder, "echo 0; echo 1; echo 2")
+    program = folder / "bin/nvidia-smi"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 0; echo 1; echo 2\n")
+    program.chmod(0o755)
     assert gpus.names() == ("0", "1", "2")
     with gpus.taken(2, stop=Event(), say=print) as held:
         assert held[0]["CUDA_VISIBLE_DEVICES"] == "0,1"
@@ -90,7 +85,7 @@ def test_gpus_are_those_of_nvidia_smi_or_of_the_environment(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
         assert gpus.names() == ("cpu", "cpu")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    (folder / "bin/nvidia-smi").write_text("#!/bin/sh\nexit 9\n")  # there is no driver
+    program.write_text("#!/bin/sh\nexit 9\n")  # there is no driver
     assert gpus.names() == ("cpu", "cpu")
 
 
@@ -169,8 +164,3 @@ def test_users_can_share_the_slots_of_a_folder_and_what_is_no_file_blocks_nobody
     with refused(StageError, "cpu-0.lock: must be a plain file"):
         take(1)
     (folder / "victim").touch(exist_ok=False)  # it has not been made
-    for file in (files[0], files[2]):
-        file.unlink()
-    os.mkfifo(files[2])  # whoever opens it waits for a writer
-    with refused(StageError, "turn.lock: must be a plain file"):
-        take(1)

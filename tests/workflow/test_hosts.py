@@ -20,7 +20,7 @@ FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 SILENCE = {"RRCM_SILENCE_SECONDS": "12"}
 
 
-def worker(team: Clones, service: Service, name: str) -> subprocess.Popen[bytes]:
+def worker(team: Clones, service: Service, name: str) -> subprocess.Popen[str]:
     """A host with one slot of its own."""
     own = {"RRCM_SLOTS": "1", "RRCM_SLOTS_DIR": str(team.folder / f"slots-{name}")}
     environment = team.environment | service.client | own | SILENCE

@@ -1,6 +1,9 @@
 """dvc.lock has the results of one data set at a time, and those of the others are never lost."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import refused
@@ -66,28 +69,21 @@ def test_a_kill_at_any_write_loses_no_results(
         Path("presets/locks").mkdir(parents=True)
         Path("presets/locks/mnist.lock").write_text(MNIST)
     before, killed = results(), 0
-    write, unlink = lockfile.write_text, Path.unlink
+    unlink = Path.unlink
     for last in range(5):
         Path("dvc.lock").write_text(DIGITS)
         left = last
 
-        def count() -> None:
+        def or_die(work: Callable[..., None], *arguments: Any, **options: Any) -> None:
             nonlocal left
             if left == 0:
                 raise Killed
             left -= 1
-
-        def written(path: Path, text: str) -> None:
-            count()
-            write(path, text)
-
-        def removed(path: Path, missing_ok: bool = False) -> None:
-            count()
-            unlink(path, missing_ok=missing_ok)
+            work(*arguments, **options)
 
         with monkeypatch.context() as patch:
-            patch.setattr(lockfile, "write_text", written)
-            patch.setattr(Path, "unlink", removed)
+            patch.setattr(lockfile, "write_text", partial(or_die, lockfile.write_text))
+            patch.setattr(Path, "unlink", lambda *path, **how: or_die(unlink, *path, **how))
             try:
                 lockfile.switch("mnist")
             except Killed:

@@ -3,16 +3,15 @@
 import errno
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from builders import refused
+from builders import limited, refused
 from dvc.lock import make_lock
-from dvc.repo import Repo
+from repositories import repository
 from survivors import until
 from workspace import EVAL, ROOT, RUN, Workspace
 
@@ -62,11 +61,8 @@ for i in range(20):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository in which everything is up to date."""
-    path = tmp_path_factory.mktemp("made")
-    Repo.init(str(path), no_scm=True).close()
-    files = {"dvc.yaml": GRAPH, "params.yaml": PARAMS, "code.py": "pass\n", "raw": "raw\n"}
-    for name, text in files.items():
-        (path / name).write_text(text)
+    files = {"params.yaml": PARAMS, "code.py": "pass\n", "raw": "raw\n"}
+    path = repository(tmp_path_factory.mktemp("made"), GRAPH, files)
     for command in (["add", "--quiet", "raw"], ["repro", "--quiet"]):
         subprocess.run([sys.executable, "-m", "dvc", *command], cwd=path, check=True)
     return path
@@ -288,13 +284,8 @@ def test_data_that_are_not_here_are_named_with_their_command_and_not_tried_again
 def test_a_full_disk_of_dvcs_database_is_an_error_of_one_line(here: Path):
     """DVC keeps the hash of each file that it reads for the first time."""
     (here / "code.py").write_text("pass  # edited\n")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))  # as a disk that is full
-    try:
-        with refused(StageError, "DVC's database: ", "is there room on the disk?"):
-            plan.load()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with limited(100), refused(StageError, "DVC's database: ", "is there room on the disk?"):
+        plan.load()
 
 
 def test_the_real_graph_in_a_clone_without_data(checkout: Workspace, tmp_path: Path, monkeypatch):

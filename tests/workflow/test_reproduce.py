@@ -4,15 +4,13 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dvc.repo import Repo
-from ruamel.yaml import YAML
+from repositories import repository
 from survivors import mark, marked, until
-from workspace import ROOT
+from workspace import ROOT, Workspace
 
 from pipeline.workflow import lockfile
 
@@ -69,11 +67,8 @@ if os.environ.get("DIES_WRITING"):
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository in which `rrcm repro part` has ended."""
     path = tmp_path_factory.mktemp("reproduced") / "a checkout"
-    path.mkdir()
-    Repo.init(str(path), no_scm=True).close()
     names = ", ".join(str(number) for number in range(STAGES))
-    (path / "dvc.yaml").write_text(GRAPH.format(names=names))
-    (path / "raw").write_text("raw\n")
+    repository(path, GRAPH.format(names=names), {"raw": "raw\n"})
     assert repro(path, "part").returncode == 0
     return path
 
@@ -91,25 +86,13 @@ def here(done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 def start(path: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [str(Path(sys.executable).with_name("rrcm")), "repro", *arguments],
-        cwd=path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    return Workspace(path).start("rrcm", "repro", *arguments, PYTHONPATH=str(ROOT))
 
 
 def repro(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     process = start(path, *arguments)
     output, _ = process.communicate(timeout=300)
     return subprocess.CompletedProcess(process.args, process.returncode, output)
-
-
-def entries(path: Path = lockfile.LOCKFILE) -> dict:
-    return YAML(typ="safe").load(path)["stages"]
 
 
 def test_a_signal_ends_the_stage_and_nothing_of_dvc(here: Path):
@@ -122,7 +105,7 @@ def test_a_signal_ends_the_stage_and_nothing_of_dvc(here: Path):
     assert process.returncode == 130
     assert output.endswith("interrupted; what was saved is kept, the same command goes on\n")
     assert "Traceback" not in output
-    assert [*entries()] == [f"part@{number}" for number in range(STAGES)]
+    assert [*lockfile.read()] == [f"part@{number}" for number in range(STAGES)]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGKILL, -9)])
@@ -133,7 +116,7 @@ def test_what_a_stage_has_made_is_taken_down_before_dvc_ends(
 
     The fixture sees that no process is left, though `rrcm repro` itself was killed.
     """
-    before = entries()
+    before = lockfile.read()
     (here / "raw").write_text("another\n")
     (here / "sitecustomize.py").write_text(SLOW_TO_SAVE)  # which Python runs when it begins
     monkeypatch.setenv("SLOW_TO_SAVE", "yes")
@@ -143,7 +126,7 @@ def test_what_a_stage_has_made_is_taken_down_before_dvc_ends(
     process.communicate(timeout=120)
     assert process.returncode == code
     until(lambda: not marked(os.environ), seconds=60)
-    changed = [name for name, entry in entries().items() if entry != before[name]]
+    changed = [name for name, entry in lockfile.read().items() if entry != before[name]]
     assert changed == ["part@0", "part@1"]  # and no further one was begun
 
 
@@ -173,7 +156,7 @@ def test_half_a_remembered_run_is_none(here: Path):
     again = repro(here, "part@1", "part@2")
 
     assert again.returncode == 0 and again.stdout.count("Running stage 'part@") == 2
-    assert sorted(entries()) == ["part@1", "part@2"]
+    assert sorted(lockfile.read()) == ["part@1", "part@2"]
 
 
 def test_dvc_lock_is_whole_though_dvc_is_killed_while_it_writes(here: Path, monkeypatch):
@@ -188,12 +171,12 @@ def test_dvc_lock_is_whole_though_dvc_is_killed_while_it_writes(here: Path, monk
 
     again = repro(here, "part@0")
     assert "Stage 'part@0' is cached - skipping run" in again.stdout
-    assert entries()["part@0"] != YAML(typ="safe").load(text)["stages"]["part@0"]
+    assert lockfile.read()["part@0"] != lockfile.parsed(text)["part@0"]
 
 
 def test_what_a_plain_dvc_leaves_of_a_file_is_resolved_and_nothing_runs(here: Path):
     """It writes in place, so that a kill or a full disk may cut the file, wherever."""
-    text, known = lockfile.LOCKFILE.read_text(), entries()
+    text, known = lockfile.LOCKFILE.read_text(), lockfile.read()
     for end in (1, 20, len(text) // 3, text.index("  part@2:"), len(text) - 40):
         lockfile.LOCKFILE.write_text(text[:end])
         done = repro(here, "part")
@@ -203,4 +186,4 @@ def test_what_a_plain_dvc_leaves_of_a_file_is_resolved_and_nothing_runs(here: Pa
             done = repro(here, "part")
 
         assert done.returncode == 0 and "Running stage" not in done.stdout, end
-        assert entries() == known
+        assert lockfile.read() == known

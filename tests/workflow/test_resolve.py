@@ -43,6 +43,7 @@ stages:
     deps: [source]
     outs: [code/stages: {cache: false, persist: true}]
 """
+LOCK = lockfile.LOCKFILE
 MARKS = ("<<<<<<<", "=======", ">>>>>>>")
 MORE, FEWER, BOTH = {"n": 2}, {"radii": 2}, {"n": 2, "radii": 2}
 ADDED, OTHER = {"runs": {"a": 1, "b": 1}}, {"runs": {"a": 1, "c": 1}}
@@ -138,17 +139,17 @@ def left_to_us() -> None:
 
 def half_resolved() -> None:
     merged()
-    text = lock().read_text()
+    text = LOCK.read_text()
     before, _, rest = text.partition("<<<<<<< ")
     ours, _, rest = rest.partition("=======\n")
     _, _, rest = rest.partition(">>>>>>> ")
-    lock().write_text(before + ours.partition("\n")[2] + rest.partition("\n")[2])
+    LOCK.write_text(before + ours.partition("\n")[2] + rest.partition("\n")[2])
 
 
 def cut() -> None:
     merged()
-    text = lock().read_text()
-    lock().write_text(text[: text.rindex("=======") + 30])
+    text = LOCK.read_text()
+    LOCK.write_text(text[: text.rindex("=======") + 30])
 
 
 def committed() -> None:
@@ -160,12 +161,8 @@ def committed() -> None:
 
 def without_marker_lines() -> None:
     committed()
-    lines = lock().read_text().splitlines(keepends=True)
-    lock().write_text("".join(line for line in lines if line[:7] not in MARKS))
-
-
-def lock() -> Path:
-    return lockfile.LOCKFILE
+    lines = LOCK.read_text().splitlines(keepends=True)
+    LOCK.write_text("".join(line for line in lines if line[:7] not in MARKS))
 
 
 WAYS = [merged, rebased, picked, stashed, left_to_us, half_resolved, cut, committed]
@@ -178,10 +175,10 @@ def test_a_lock_that_git_did_not_merge_is_refused_until_it_is_resolved(
     more, fewer = entries("more"), entries("fewer")
     conflict()
     edit(BOTH)
-    broken = lock().read_bytes()
+    broken = LOCK.read_bytes()
     with refused(StageError, "`rrcm resolve`"):
         lockfile.require_whole()
-    assert lock().read_bytes() == broken
+    assert LOCK.read_bytes() == broken
     said = resolve.resolve()
 
     assert "no version has certify@a, report" in said

@@ -166,9 +166,13 @@ def test_a_server_that_asks_for_no_secret_is_not_used(monkeypatch: pytest.Monkey
         flow_server._begun(None, processes.Stop())
 
 
-def test_who_lacks_the_secret_is_told_what_to_set(server: Server, nearly: Workspace):
+def test_who_lacks_the_secret_is_told_what_to_set(server: Server, tmp_path: Path):
+    """In all of a checkout that is looked at before anything starts."""
     theirs = {"PREFECT_API_URL": server.url, "PREFECT_API_AUTH_STRING": "rrcm:of another server"}
-    (nearly.path / ".git").mkdir()
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
+    (tmp_path / "params.yaml").touch()
+    nearly = Workspace(tmp_path)
 
     assert nearly.run("rrcm", "flow", "worker", fails=True, PYTHONPATH=str(ROOT), **theirs) == (
         f"error: {server.url}: PREFECT_API_AUTH_STRING is not the secret of this server, or not "
@@ -177,14 +181,6 @@ def test_who_lacks_the_secret_is_told_what_to_set(server: Server, nearly: Worksp
 
 
 # --- which server
-
-
-@pytest.fixture
-def nearly(tmp_path: Path) -> Workspace:
-    """All of a checkout that is looked at before anything starts."""
-    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
-    (tmp_path / "params.yaml").touch()
-    return Workspace(tmp_path)
 
 
 @pytest.fixture

@@ -5,11 +5,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import older
 import pytest
+import repositories
 from builders import refused
-from dvc.repo import Repo
-from ruamel.yaml import YAML
 from survivors import mark, marked, until
 from workspace import ROOT
 
@@ -48,12 +46,8 @@ GOOD = ["both", "apart"]
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A repository on a host without GPUs, whose every process must end with the test."""
-    path = tmp_path / "here"
-    path.mkdir()
-    Repo.init(str(path), no_scm=True).close()
-    (path / "dvc.yaml").write_text(GRAPH)
-    (path / "raw").write_text("raw\n")
-    older.runs(path)
+    path = repositories.repository(tmp_path / "here", GRAPH, {"raw": "raw\n"})
+    repositories.older_runs(path)
     monkeypatch.chdir(path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("RRCM_SLOTS_DIR", str(tmp_path / "slots"))
@@ -74,10 +68,6 @@ def run(*targets: str, said: list[str] | None = None, stop: Stop | None = None) 
     return len(results) == len(nodes) and all(one.outcome in WELL for one in results)
 
 
-def entries() -> dict:
-    return YAML(typ="safe").load(lockfile.LOCKFILE)["stages"]
-
-
 def test_stages_run_at_the_same_time_and_leave_what_dvc_leaves(here: Path):
     said: list[str] = []
     assert run(*GOOD, said=said)
@@ -90,7 +80,7 @@ def test_stages_run_at_the_same_time_and_leave_what_dvc_leaves(here: Path):
         "side@right: done",
     ]
     found = (here / "dvc.lock").read_bytes()
-    older.runs(here)
+    repositories.older_runs(here)
     shutil.rmtree(here / ".dvc/cache/runs")
     with careful_dvc.repro(
         GOOD, output=None
@@ -112,17 +102,17 @@ def test_stages_run_at_the_same_time_and_leave_what_dvc_leaves(here: Path):
 
 
 def test_a_stop_ends_what_runs_and_keeps_what_ended(here: Path):
-    stop, before = Stop(), entries()
+    stop, before = Stop(), lockfile.read()
 
     def begun() -> bool:
-        return (here / "begun").exists() and entries()["apart"] != before["apart"]
+        return (here / "begun").exists() and lockfile.read()["apart"] != before["apart"]
 
     asked = threading.Thread(target=lambda: (until(begun, seconds=60), stop.ask("by the test")))
     asked.start()
     assert not run("apart", "slow", stop=stop)
     asked.join()
 
-    assert [name for name, entry in entries().items() if entry != before[name]] == ["apart"]
+    assert [name for name, entry in lockfile.read().items() if entry != before[name]] == ["apart"]
 
 
 def test_one_line_says_what_failed_and_why():

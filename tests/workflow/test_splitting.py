@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from builders import header, random_votes, refused
+from repositories import node
 from workspace import EVAL, Workspace
 
 from pipeline.workflow import lockfile, reproduce, splitting, stage_run
-from pipeline.workflow.plan import Node
 from rrcm.certification.votes import records
 from rrcm.core.errors import VotesError
 
@@ -18,21 +18,10 @@ STAGE, DIGEST = f"sample@{EVAL}", "0123456789abcdef" * 4
 VOTES = Path("votes") / f"{EVAL}.jsonl"
 
 
-def node(name: str, *upstream: str, changed: bool = False) -> Node:
-    return Node(
-        name=name,
-        upstream=upstream,
-        devices=1,
-        inputs=(),
-        reason="its command changed" if changed else "",
-        forced=False,
-    )
-
-
 def test_only_samplings_that_may_run_have_shares_and_wait_for_them():
     plan = [
         node("export@a"),
-        node("export@b", changed=True),
+        node("export@b", reason="its command changed"),
         node("sample@a", "export@a"),
         node("sample@b", "export@b"),
         node("certify@b", "sample@b"),
@@ -64,14 +53,11 @@ def drawn(tmp_path: Path, monkeypatch) -> list[records.Row]:
     return rows
 
 
-def journal() -> tuple[records.Header, list[records.Row], bool]:
-    return records.scan(splitting.SCRATCH / STAGE / DIGEST[:16] / splitting.JOURNAL)
-
-
 def test_what_shares_have_drawn_is_what_the_stage_resumes_from(drawn: list[records.Row]):
     splitting.merge(STAGE, DIGEST)
     splitting.merge(STAGE, DIGEST)  # as after a kill
-    found, rows, torn = journal()
+    journal = splitting.SCRATCH / STAGE / DIGEST[:16] / splitting.JOURNAL
+    found, rows, torn = records.scan(journal)
 
     assert (found.shard, torn) == ("1/1", False)
     assert sorted(row.idx for row in rows) == sorted(row.idx for row in drawn[::4] + drawn[1::4])

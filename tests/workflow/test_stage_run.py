@@ -5,23 +5,20 @@ import inspect
 import json
 import os
 import pickle
-import resource
 import shutil
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
 import dvc
-import older
 import pytest
-from builders import refused
+import repositories
+from builders import limited, refused
 from dvc.lock import make_lock
-from dvc.repo import Repo
-from survivors import mark, marked, until
+from survivors import marked, until
 from workspace import ROOT
 
 from pipeline.workflow import dvc_says, gpus, lockfile, stage_run
@@ -87,6 +84,7 @@ def run():
 graph.main(run)
 """,
 }
+MEANWHILE = ThreadPoolExecutor()
 CALLER = """
 import sys, threading
 from pipeline.workflow import stage_run
@@ -96,20 +94,18 @@ stage_run.run(sys.argv[1], devices=1, stop=threading.Event(), say=print, progres
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("made")
-    Repo.init(str(path), no_scm=True).close()
+    files = {"params.yaml": "none: 0\n", "raw": "raw\n"}
+    files |= {f"{name}.py": script for name, script in SCRIPTS.items()}
+    path = repositories.repository(tmp_path_factory.mktemp("made"), GRAPH, files)
     (path / ".dvc/tmp").mkdir(exist_ok=True)
-    (path / "dvc.yaml").write_text(GRAPH)
-    (path / "params.yaml").write_text("none: 0\n")
-    (path / "raw").write_text("raw\n")
-    for name, script in SCRIPTS.items():
-        (path / f"{name}.py").write_text(script)
-    older.runs(path)
+    repositories.older_runs(path)
     return path
 
 
 @pytest.fixture
-def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def here(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marker: dict[str, str]
+) -> Path:
     """A repository on a host of its own, before its stages run again; every process must end."""
     path = tmp_path / "here"
     shutil.copytree(made, path, symlinks=True)
@@ -117,46 +113,30 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("RRCM_SLOTS_DIR", str(tmp_path / "slots"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    for name, value in (marker := mark()).items():
+    for name, value in marker.items():
         monkeypatch.setenv(name, value)
-    yield path
-    left = marked(marker)
-    for process in left:
-        process.kill()
-    assert not left
+    return path
 
 
-class Run(threading.Thread):
+class Run:
     """A stage that is run meanwhile."""
 
     def __init__(self, name: str, *, forced: bool = False) -> None:
-        super().__init__()
-        self.stage, self.forced, self.stop = name, forced, Event()
-        self.lines: list[str] = []
+        self.stop, self.lines = Event(), []
         self.bars: list[tuple[float, str]] = []
-        self.result: stage_run.Done | Exception | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.result = stage_run.run(
-                self.stage,
-                devices=1,
-                forced=self.forced,
-                stop=self.stop,
-                say=self.lines.append,
-                progressed=lambda *bar: self.bars.append(bar),
-            )
-        except (Failed, Stopped) as error:
-            self.result = error
+        self._result = MEANWHILE.submit(
+            stage_run.run,
+            name,
+            devices=1,
+            forced=forced,
+            stop=self.stop,
+            say=self.lines.append,
+            progressed=lambda *bar: self.bars.append(bar),
+        )
 
     def end(self) -> stage_run.Done:
         """What `run` returned, or its error."""
-        self.join(120)
-        assert not self.is_alive()
-        if isinstance(self.result, Exception):
-            raise self.result
-        return self.result
+        return self._result.result(120)
 
 
 def test_what_dvc_did_is_told(here: Path):
@@ -250,22 +230,16 @@ def test_an_error_of_the_stage_itself_takes_a_line_and_changes_no_entry(here: Pa
     until((here / "begun").exists)
     (here / "raw").write_text("edited")
     (here / "go").touch()
-    with refused(Failed, "careful: code, parameters or data changed while it ran"):
+    with refused(Failed, "careful: code, parameters or data changed while it ran") as caught:
         run.end()
-    assert not run.result.retryable and lockfile.read()["careful"] == before
+    assert not caught.value.retryable and lockfile.read()["careful"] == before
 
 
 def test_what_the_cache_could_not_keep_is_a_failure_though_dvc_ends_well(here: Path):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))  # as a full disk
-    try:
-        run = Run("folder")
-        with pytest.raises(Failed, match="failed to transfer"):
-            run.end()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with limited(1_000_000), pytest.raises(Failed, match="failed to transfer") as caught:
+        Run("folder").end()
 
-    assert run.result.retryable
+    assert caught.value.retryable
 
 
 def test_a_stage_that_dvc_finds_busy_may_be_tried_again(here: Path):

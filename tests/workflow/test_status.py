@@ -5,22 +5,11 @@ import os
 import shutil
 
 from dvc.repo import Repo
+from repositories import node
 from workspace import RUN, Workspace
 
 from pipeline.workflow import plan, status
 from pipeline.workflow.changes import MISSING
-from pipeline.workflow.plan import Node
-
-
-def node(name: str, *upstream: str, reason: str = "") -> Node:
-    return Node(
-        name=name,
-        upstream=upstream,
-        devices=1,
-        inputs=(),
-        reason=reason,
-        forced=False,
-    )
 
 
 def test_each_stage_has_a_state_and_waits_for_those_that_will_run():

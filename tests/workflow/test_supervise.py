@@ -6,11 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from survivors import mark, marked, until
+from survivors import marked, until
 
 from pipeline.workflow import processes
 
@@ -59,17 +58,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / f"{name}.py").write_text(script)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def marker() -> Iterator[dict[str, str]]:
-    """An environment; whoever has it after the test is stopped, and the test has failed."""
-    environment = mark()
-    yield environment
-    left = marked(environment)
-    for process in left:
-        process.kill()
-    assert not left
 
 
 def start(*command: str, **more: object) -> subprocess.Popen:

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 import torch
 
-from rrcm.certification.sampling import batching, drift, voting
+from rrcm.certification.sampling import batching, drift, replay, voting
 from rrcm.certification.sampling.batching import Job
 from rrcm.certification.sampling.journal import InMemoryJournal
 from rrcm.certification.votes import records
@@ -63,6 +63,7 @@ class VoteSampler:
             ConfigError: The budget was spent before, since ``budget_start``.
             NoFunctionError: A classifier has changed, or looks at whole batches; the journal is
                 then empty.
+            VotesError: The journal has votes of another network.
         """
         header = self.header
         start = time.monotonic() if self.budget_start is None else self.budget_start
@@ -78,6 +79,9 @@ class VoteSampler:
         self.backends = backends
         for backend in backends if todo else ():
             self._ask(backend)
+        replay.require_same(
+            backends[0], header, self.split, self.journal.rows.values(), where="the journal"
+        )
         going: dict[int, Job] = {}  # place -> job whose latest counts may not be in the journal
         yield SamplingProgress(images=finished, draws=0)
         try:

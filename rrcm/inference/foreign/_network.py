@@ -128,7 +128,7 @@ class Backend(backend.Backend):
         self._batches = (batch,) if batch else (_exported.batch(network), 0, 1)
         restore = _probes.restorer(network)
         rows, fresh = self._first_call(restore)  # what a network keeps from it is computed
-        with _probes.Observed() as observed:
+        with _probes.Observed(state.values()) as observed:
             outputs = self._probe(rows) - count_nan
         self.classes = [*map(str, range(outputs)), *[NO_CLASS] * count_nan]
         most = max(1, LARGEST * rows // observed.bytes)

@@ -44,6 +44,7 @@ PRECISIONS = {  # from the lowest, which is that of a network
 SHAPED = ("Reshape", "Expand")  # operators whose second input is a shape
 FEW, MOST = 4, 1024  # batch sizes that are tried, and the largest of them
 SIZES, BRANCHES = ("Shape", "Size"), ("If", "Loop")
+SIGMOIDS = ("Sigmoid", "QLinearSigmoid")
 SAME_VALUES = (
     *("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"),
     *("QuantizeLinear", "DequantizeLinear"),
@@ -158,7 +159,7 @@ def boundary(model: onnx.ModelProto, output: str) -> float:
     makers = {name: node for node in model.graph.node for name in node.output}
     while (node := makers.get(output)) and node.op_type in SAME_VALUES:
         output = node.input[0]
-    return 0.5 if node and node.op_type == "Sigmoid" else 0.0
+    return 0.5 if node and node.op_type in SIGMOIDS else 0.0
 
 
 def _refuse_damage(model: onnx.ModelProto, content: bytes, path: Path) -> None:

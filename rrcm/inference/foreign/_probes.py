@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import FrameType
@@ -20,7 +20,9 @@ from torch.nn import functional as F
 from torch.nn.parameter import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
+from rrcm.models.trained.base import checkpoint
 from rrcm.noise import streams
 
 APART = (Tensor, torch.device)  # arguments of an operation that are no constants of a network
@@ -160,21 +162,31 @@ def in_step(function: Callable[[Tensor], Tensor], batches: Sequence[Tensor]) -> 
 
 
 class Observed(TorchDispatchMode):
-    """Notes the operations of this thread with their constants, and the largest tensor's bytes."""
+    """Notes the operations of this thread with their constants, and the largest tensor's bytes.
+
+    Constants are numbers, words, and the digests of tensors that are neither among the ``known``
+    ones nor computed here: weights that a network keeps elsewhere.
+    """
 
     supports_higher_order_operators = True  # as torch.cond is
 
-    def __init__(self) -> None:
+    def __init__(self, known: Iterable[Tensor]) -> None:
         """Begin with nothing."""
         super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
         self.bytes = 0
         self.operations: list[str] = []
+        self._known = WeakIdKeyDictionary(dict.fromkeys(known))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation; the bytes of views of other tensors, such as weights, do not count."""
-        computed = func(*args, **(kwargs or {}))
         given = tree_leaves([args, kwargs])
         constants = [str(one) for one in given if not isinstance(one, APART) and not callable(one)]
+        for one in given:
+            if isinstance(one, Tensor) and one not in self._known:
+                constants.append(checkpoint.digest({"": one}, None))
+                self._known[one] = None
+        computed = func(*args, **(kwargs or {}))
+        self._known.update((one, None) for one in tree_leaves(computed) if isinstance(one, Tensor))
         self.operations.append(" ".join([str(func), *constants]))
         if isinstance(computed, Tensor) and not getattr(func, "is_view", False):
             self.bytes = max(self.bytes, computed.nbytes)

@@ -277,7 +277,7 @@ class Backend(Reopened, backend.Backend):
 
 def _may_be_scores(shape: Sequence[object]) -> bool:
     """Whether an output of this shape may be [N, K], one score [N], or either with axes of 1."""
-    return 1 <= len(shape) and all(side == 1 for side in shape[2:])
+    return 1 <= len(shape) and sum(side != 1 for side in shape[1:]) <= 1
 
 
 @contextmanager

@@ -1,0 +1,134 @@
+"""``rrcm adopt``: results that were made elsewhere of the same inputs become results here.
+
+Elsewhere is another checkout, or a machine without DVC, such as a rented one with a GPU.
+"""
+
+import datetime
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dvc.stage import PipelineStage
+from dvc.stage.serialize import to_single_stage_lockfile
+
+from pipeline import checked
+from pipeline.runtime import graph, without_dvc
+from pipeline.workflow import lockfile, plan
+from pipeline.workflow.changes import MOST, Changes
+from rrcm.config.sections import PARAMS
+from rrcm.core.errors import DataError
+from rrcm.core.files import atomic, read_json, require_file, write_json
+from rrcm.core.locks import alone
+from rrcm.core.schema import listed
+
+
+def adopt(folder: Path, *, say: Callable[[str], None]) -> bool:
+    """Take over the results in ``folder`` of all stages of dvc.yaml that are out of date here.
+
+    Guarantee: a result is taken over only if its command, code, parameters and the bytes of its
+    inputs there were those that are here, and its bytes are those that its stage wrote. Then it is
+    in DVC's cache and in dvc.lock, and ``provenance/<stage>.json`` says when it was adopted. A
+    result that is up to date here stays. A kill at any moment loses nothing: the same command goes
+    on.
+
+    Args:
+        folder: With the outputs at their paths, and a record of each stage: ``dvc.lock``, or
+            ``provenance/<stage>.lock`` where DVC is not installed.
+        say: Called with a line for each stage that has a record.
+
+    Returns:
+        Whether each recorded result was taken over, or has the same bytes here.
+
+    Raises:
+        DataError: ``folder`` has no record.
+        StageError: A stage runs here now; or dvc.yaml or a dvc.lock cannot be read.
+    """
+    checked.load()
+    plan.refreshed()
+    records, whole = _records(folder), True
+    with plan.opened() as (stages, order):
+        changes = Changes(stages, here=True)
+        for stage in order:
+            if record := records.get(stage.addressing):
+                name = stage.addressing
+                with alone(graph.SCRATCH / f"{name}.lock", name, say=say, patience=0.0):
+                    stale = changes.in_stage(stage)
+                    done, how = _take(stage, record, folder) if stale else _compare(stage, record)
+                whole &= done
+                say(f"{name}: {how}")
+    return whole
+
+
+def _records(folder: Path) -> dict[str, Any]:
+    """The entry, as in dvc.lock, of each stage that has one in ``folder``."""
+    records = dict[str, Any]()
+    if (path := folder / lockfile.LOCKFILE).is_file():
+        records = lockfile.parsed(path.read_text(encoding="utf-8", errors="replace"))
+    for path in sorted((folder / without_dvc.RECORDS).glob("*.lock")):
+        records[path.stem] = read_json(path)
+    if not records:
+        raise DataError(
+            f"{folder}: nothing says what results here were made of; there is no dvc.lock, and no "
+            f"{without_dvc.RECORDS}/*.lock"
+        )
+    return records
+
+
+def _compare(stage: PipelineStage, record: Any) -> tuple[bool, str]:
+    mine = {out.def_path: out.hash_info.value for out in stage.outs}
+    other = [out["path"] for out in _results(record) if mine.get(out["path"]) != out["md5"]]
+    if not other:
+        return True, "up to date here, with the same bytes"
+    return False, f"stays as it is here; other bytes there: {listed(other, most=MOST)}"
+
+
+def _results(record: Any) -> list[Any]:
+    """The outputs that tell nothing of the machine."""
+    return [out for out in record["outs"] if Path(out["path"]).parts[0] != str(without_dvc.RECORDS)]
+
+
+def _take(stage: PipelineStage, record: Any, folder: Path) -> tuple[bool, str]:
+    """Take over the outputs of a stage, and say so; or say why not."""
+    name = stage.addressing
+    if differing := _differences(without_dvc.inputs(name), record):
+        return False, f"not adopted, made of other inputs: {listed(differing, most=MOST)}"
+    before = lockfile.read().get(name)
+    for out in sorted(record["outs"], key=lambda out: Path(out["path"]).suffix == ".json"):
+        _copy(folder / out["path"], Path(out["path"]), out["md5"])
+    note = Path(without_dvc.RECORDS, f"{name}.json")
+    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    write_json(note, json.loads(note.read_bytes()) | {"adopted": date})
+    for dep in stage.deps:
+        dep.save()
+    for made in stage.outs:
+        made.save()
+        made.commit()
+    lockfile.adopt({name: to_single_stage_lockfile(stage)}, over={name: before})
+    return True, "adopted"
+
+
+def _differences(here: dict[str, Any], record: Any) -> list[str]:
+    """The names of inputs that were not those that are here."""
+    there = {
+        "files": {dep["path"]: dep["md5"] for dep in record["deps"]},
+        "params": record.get("params", {}).get(str(PARAMS), {}),
+    }
+    names = ["the command"] * (here["cmd"] != record["cmd"])
+    for kind, found in there.items():
+        names += [key for key, value in here[kind].items() if found.get(key) != value]
+        names += sorted(found.keys() - here[kind].keys())
+    return names
+
+
+def _copy(source: Path, path: Path, md5: str) -> None:
+    if not source.is_dir():
+        require_file(source)
+    if path.is_dir():
+        shutil.rmtree(path)  # DVC's cache has it
+    with atomic(path) as part:
+        copy = shutil.copytree if source.is_dir() else shutil.copyfile
+        copy(source, part)
+        if without_dvc.hashed(part) != md5:
+            raise DataError(f"{source}: not the bytes that its stage wrote; fetch it again")
