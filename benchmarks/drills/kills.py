@@ -121,6 +121,7 @@ KINDS = (
         ("models/tiny-densepure-s050/*", "onnx/tiny-densepure-s050.onnx"),
     ),
     Kind("represent@tiny", ("represented/tiny/*",)),
+    Kind("generate@told", ("generated/told/**/*",)),
     Kind(f"sample@{EVAL}", (f"votes/{EVAL}.jsonl",)),
     Kind(f"certify@{EVAL}", (f"certificates/{EVAL}.csv",)),
     Kind("report", ("report/**/*", "metrics/*.json")),

@@ -21,7 +21,7 @@ SECTIONS = {
     "probe": "representations",
 }
 PRETRAINED = ("pretrain", "probe")  # parts of a run that starts from a pre-training
-NONE = ("denoisers", "ensembles", "members", "purified")
+NONE = ("denoisers", "ensembles", "members", "purified", "generations")
 
 Node = dict[str, Any]
 

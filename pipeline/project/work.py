@@ -96,7 +96,8 @@ def denoising(cfg: Denoising, classes: int) -> tuple[float, float]:
     """Passes of the denoiser, and of its guide, for each image of a step."""
     network = Passes(lambda x, *_: x.shape[1:], cfg.compute)
     guide = Passes(lambda *_: (classes,)).eval().requires_grad_(False)
-    denoisers.loss_of(network, guide, cfg)(_batch("image"), Draws(0, 0))
+    given = None if cfg.guide == NONE else guide
+    denoisers.loss_of(network, given, cfg)(_batch("image"), Draws(0, 0))
     return network.passes, guide.passes
 
 
@@ -162,7 +163,7 @@ class Planned:
         group, _, item = name.partition("@")
         work: dict[str, Callable[[str, str], Work]] = {
             "pretrain": self._pretrain, "train": self._train, "denoise": self._denoise,
-            "represent": self._represent, "sample": self._sample,
+            "represent": self._represent, "generate": self._generate, "sample": self._sample,
         }  # fmt: skip
         return work[group](name, item) if group in work else None
 
@@ -224,8 +225,9 @@ class Planned:
         passes, guided = denoising(cfg, self.classes)
         each = passes * self._denoiser(item)
         if cfg.guide != NONE:
-            run = self.params.runs[cfg.guide.partition("/")[2]]
-            each += guided * self.classifier(run.architecture, run.model)
+            folder, _, source = cfg.guide.partition("/")
+            known = self.params.runs if folder == "models" else self.params.pretrain
+            each += guided * self.classifier(known[source].architecture, known[source].model)
         return _training(name, each, cfg.compute, steps=cfg.steps, batch=cfg.batch_size)
 
     def _represent(self, name: str, item: str) -> Work:
@@ -235,6 +237,14 @@ class Planned:
         count = clean + test + 2 * cfg.images
         network = self.classifier(cfg.architecture, cfg.model)
         return Work(name=name, what=f"{count:,}", operations=count * network)
+
+    def _generate(self, name: str, item: str) -> Work:
+        cfg = self.params.generations[item]
+        pictures = min(cfg.images, self.images["test"]) * (1 if cfg.condition == NONE else 2)
+        folder, _, source = cfg.denoiser.partition("/")  # the shape of an imported one is unknown
+        called = cfg.steps * self._denoiser(source) if folder == "denoisers" else None
+        what, operations = f"{pictures:,} x {cfg.steps}", called and pictures * called
+        return Work(name=name, what=what, operations=operations)
 
     def _sample(self, name: str, item: str) -> Work:
         cfg, called = self.params.sample, self._draw(self.params.evals[item].run)

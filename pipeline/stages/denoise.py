@@ -1,4 +1,4 @@
-"""Stage ``denoise``: images, and optionally a classifier for the loss -> a denoiser."""
+"""Stage ``denoise``: images, and optionally a classifier or an encoder -> a denoiser."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ def main(name: str) -> None:
         shape = sections.read(f"models.{cfg.model}", dict[str, Any])
         data = training.begin(stage, cfg.compute, "train", model=cfg.model, shape=shape)
         state = start(cfg, shape, device=distributed.device())
-        guide = load_guide(cfg, shape, device=distributed.device())
+        guide = load_guide(cfg, shape, data["train"], device=distributed.device())
         out = Path("denoisers", name)
         if training.run(denoise(state, data["train"], cfg, guide), stage, data, out):
             denoiser.save(

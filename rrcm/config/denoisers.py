@@ -16,10 +16,10 @@ class Denoising:
     ``objective`` is a file of rrcm/diffusion/objectives/ and ``loss`` holds its constants.
     ``start`` is the artifact with its initial weights, ``denoisers/<name>`` or
     ``imported/<name>``, or ``none`` to train from scratch. ``guide`` is the classifier
-    ``models/<run>`` of the objective, or ``none``, and ``architecture`` its file of
-    rrcm/models/networks/. The result is an exponential moving average of the weights with momentum
-    ``ema``, or, with 0, the weights of the last step. With 0 ``steps`` the weights keep their
-    initial values.
+    ``models/<run>`` of the objective, the encoder ``pretrained/<name>`` of what a conditional
+    network is told, or ``none``, and ``architecture`` its file of rrcm/models/networks/. The result
+    is an exponential moving average of the weights with momentum ``ema``, or, with 0, the weights
+    of the last step. With 0 ``steps`` the weights keep their initial values.
     """
 
     network: Annotated[str, Of("denoiser_networks")]

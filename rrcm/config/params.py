@@ -20,6 +20,7 @@ from rrcm.config.certification import (
 )
 from rrcm.config.denoisers import Denoising
 from rrcm.config.evaluation import Representation
+from rrcm.config.generation import Generation
 from rrcm.config.sections import NONE, PARAMS, Data, Pretrain, Recipe, Run
 from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import require
@@ -41,6 +42,7 @@ class Params:
     members: dict[Name, Member]
     purified: dict[Name, Purified]
     representations: dict[Name, Representation]
+    generations: dict[Name, Generation]
     evals: dict[Name, Eval]
     export: Export
     stopping: dict[Annotated[str, Of("stopping")], dict[str, Any]]
@@ -166,15 +168,17 @@ def _complete(params: Params) -> None:
 
 
 def _denoised(params: Params) -> None:
-    """Refuse denoisers and purified classifiers that refer to names that do not exist."""
+    """Refuse denoisers, and what is made with them, that refer to names that do not exist."""
     denoiser_artifacts = [*(f"denoisers/{name}" for name in params.denoisers), *imported()]
-    guides = [NONE, *(f"models/{name}" for name in params.runs)]
+    encoders = [f"pretrained/{name}" for name in params.pretrain]
+    guides = [NONE, *(f"models/{name}" for name in params.runs), *encoders]
     for name, denoiser in params.denoisers.items():
         where = f"denoisers.{name}"
         _refer(denoiser.model, params.models, f"{where}.model", "models")
         starts = [other for other in (NONE, *denoiser_artifacts) if other != f"denoisers/{name}"]
         _refer(denoiser.start, starts, f"{where}.start", "the starting points")
         _refer(denoiser.guide, guides, f"{where}.guide", "what may guide")
+        _of_encoders(params, denoiser.architecture, [denoiser.guide], where)
     for name, cfg in params.purified.items():
         where = f"purified.{name}"
         require(name not in {*params.runs, *params.ensembles}, f"{where}: a run has this name")
@@ -184,8 +188,23 @@ def _denoised(params: Params) -> None:
         _refer(cfg.denoiser, [*denoiser_artifacts, *later], f"{where}.denoiser", "the denoisers")
         _refer(cfg.run, {**params.runs, **params.ensembles}, f"{where}.run", "runs and ensembles")
         if folder == "denoisers":
-            network = params.denoisers[source].network
-            _refer(cfg.network, [network], f"{where}.network", f"its denoiser {source}")
+            of = params.denoisers[source]
+            _refer(cfg.network, [of.network], f"{where}.network", f"its denoiser {source}")
+            require(
+                of.guide not in encoders,
+                f"{where}.denoiser: {source} is told {of.guide} of clean images; name another",
+            )
+    for name, made in params.generations.items():
+        where = f"generations.{name}"
+        _refer(made.denoiser, denoiser_artifacts, f"{where}.denoiser", "the denoisers")
+        _refer(made.features, encoders, f"{where}.features", "the pre-trainings")
+        folder, _, source = made.denoiser.partition("/")
+        if folder == "denoisers":
+            of = params.denoisers[source]
+            _refer(made.network, [of.network], f"{where}.network", made.denoiser)
+            guide = of.guide if of.guide in encoders else NONE
+            _refer(made.condition, [guide], f"{where}.condition", f"the guide of {made.denoiser}")
+        _of_encoders(params, made.architecture, [made.features, made.condition], where)
 
 
 def _probed(params: Params) -> None:
@@ -197,6 +216,13 @@ def _probed(params: Params) -> None:
         pretrain = params.pretrain[cfg.encoder.partition("/")[2]]
         for key in ("architecture", "model"):
             _refer(getattr(cfg, key), [getattr(pretrain, key)], f"{where}.{key}", cfg.encoder)
+
+
+def _of_encoders(params: Params, architecture: str, paths: list[str], where: str) -> None:
+    """Refuse another ``architecture`` than that of the pre-trainings among ``paths``."""
+    for name, pretrain in params.pretrain.items():
+        if (path := f"pretrained/{name}") in paths:
+            _refer(architecture, [pretrain.architecture], f"{where}.architecture", path)
 
 
 def imported() -> list[str]:

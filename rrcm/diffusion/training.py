@@ -14,6 +14,7 @@ from rrcm.core import registry
 from rrcm.core.ranges import require
 from rrcm.core.schema import parse
 from rrcm.data.splits.shards import Split
+from rrcm.diffusion import condition
 from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import checkpoint, classifier
 from rrcm.models.trained.denoiser import Schedule, Times
@@ -56,7 +57,11 @@ def schedule(cfg: Denoising) -> Schedule | None:
 
 
 def loss_of(called: nn.Module, guide: nn.Module | None, cfg: Denoising) -> Loss:
-    """The loss of a denoiser's training."""
+    """The loss of a denoiser's training.
+
+    A ``guide`` that the objective does not look at tells the network its condition, that of the
+    image itself (eq. 56).
+    """
     objective, constants = _objective(cfg)
     declared = objective.schedule(constants)
     device = next(called.parameters()).device
@@ -67,8 +72,12 @@ def loss_of(called: nn.Module, guide: nn.Module | None, cfg: Denoising) -> Loss:
         x = batch.views["image"]
         if random:  # dropout draws from the global generator
             torch.manual_seed(int(draw.uniform(x)[0] * 2**24))
+        network = called
+        if guide is not None and not objective.GUIDED:
+            with torch.no_grad():
+                network = condition.Told(called, guide(x))
         value = objective.loss(
-            called, x, batch.labels, guide=guide, times=times, draw=draw, cfg=constants
+            network, x, batch.labels, guide=guide, times=times, draw=draw, cfg=constants
         )
         return {cfg.objective: value}
 
@@ -78,7 +87,7 @@ def loss_of(called: nn.Module, guide: nn.Module | None, cfg: Denoising) -> Loss:
 def denoise(state: State, split: Split, cfg: Denoising, guide: nn.Module | None = None) -> Training:
     """The training of ``state`` for ``cfg.steps``; its `result` is a denoiser.
 
-    ``guide`` is the classifier from `load_guide`; it is put in evaluation mode and frozen.
+    ``guide`` is what `load_guide` returns; it is put in evaluation mode and frozen.
 
     Raises:
         ConfigError: The network does not support ``recompute``.
@@ -110,25 +119,37 @@ def denoise(state: State, split: Split, cfg: Denoising, guide: nn.Module | None 
     )
 
 
-def load_guide(cfg: Denoising, shape: dict[str, Any], *, device: str = "cpu") -> nn.Module | None:
-    """Load the guide ``cfg.guide`` of the objective, or None if it has none.
+def load_guide(
+    cfg: Denoising, shape: dict[str, Any], split: Split, *, device: str = "cpu"
+) -> nn.Module | None:
+    """Load the guide ``cfg.guide``, or None if there is none.
 
-    ``models/<run>`` is a classifier of denoised images, at the sigma of its training. ``shape`` is
-    that of the denoiser's network.
+    ``models/<run>`` is a classifier of denoised images, at the sigma of its training.
+    ``pretrained/<name>`` is the encoder whose representations, standardised over ``split``, a
+    conditional network is told: a `Condition`. ``shape`` is that of the denoiser's network.
 
     Raises:
-        ConfigError: The objective wants no guide, or wants one, or the guide's images are of
-            another size.
+        ConfigError: The objective or the network ask for another guide, or for another size.
         CheckpointError: The guide is missing or damaged.
     """
     objective, _ = _objective(cfg)
-    ways = "models/<run>" if objective.GUIDED else f"nothing beside the images, that is {NONE}"
+    numbers = shape.get("condition", 0)
+    ways = "models/<run>" if objective.GUIDED else "pretrained/<name>" if numbers else NONE
     require(
-        objective.GUIDED == (cfg.guide != NONE),
-        f"denoisers: guide: {cfg.objective} looks at {ways}; got {cfg.guide}",
+        cfg.guide.partition("/")[0] == ways.partition("/")[0],
+        f"denoisers: guide: {cfg.objective} with a network of condition {numbers} asks for {ways}; "
+        f"got {cfg.guide}",
     )
-    if not objective.GUIDED:
+    if ways == NONE:
         return None
+    if not objective.GUIDED:
+        told = condition.load(Path(cfg.guide), split, device=device)
+        require(
+            len(told.mean) == numbers,
+            f"denoisers: guide: {cfg.guide} has {len(told.mean)} dimensions; set condition of "
+            f"models.{cfg.model}, which is {numbers}, to that",
+        )
+        return told
     network, config = classifier.load(Path(cfg.guide))
     for key in ("channels", "image_size"):
         own = config["model"]["shape"].get(key)

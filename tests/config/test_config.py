@@ -278,6 +278,15 @@ DIFFUSION = ROOT / "presets/digits-diffusion.yaml"
         ("purified.tiny-dds-s025.run", "none", "is not in runs and ensembles"),
         ("representations.tiny-rrcm.encoder", "pretrained/none", "is not in the pre-trainings"),
         ("representations.tiny-rrcm.model", "denoiser", "is not in pretrained/tiny-rrcm (tiny)"),
+        ("denoisers.tiny-told.guide", "pretrained/none", "is not in what may guide"),
+        ("denoisers.tiny-told.architecture", "lenet", "is not in pretrained/tiny-rrcm (vit)"),
+        ("purified.tiny-dds-s025.denoiser", "denoisers/tiny-told", "is told pretrained/tiny-rrcm"),
+        ("generations.tiny-told.denoiser", "denoisers/none", "is not in the denoisers"),
+        ("generations.tiny-told.network", "unet", "is not in denoisers/tiny-told (uvit)"),
+        ("generations.tiny-told.condition", "none", "is not in the guide of denoisers/tiny-told"),
+        ("generations.tiny-diffusion.condition", "pretrained/tiny-rrcm", "is not in the guide of"),
+        ("generations.tiny-told.features", "pretrained/none", "is not in the pre-trainings"),
+        ("generations.tiny-told.architecture", "lenet", "is not in pretrained/tiny-rrcm (vit)"),
     ],
 )
 def test_what_refers_to_nothing_is_refused(tmp_path, place, value, said):

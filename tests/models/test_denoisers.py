@@ -65,7 +65,7 @@ def test_the_published_small_u_vit_has_its_number_of_parameters():
     assert sum(p.numel() for p in network.parameters()) == 44_255_328
 
 
-def naive_uvit(w, x, told):
+def naive_uvit(w, x, told, condition=None):
     """U-ViT 16x5x2 on patches of 4 x 4, from its weights: patch by patch, block by block."""
     kernel = w["patch_embed.proj.weight"]  # [16, 2, 4, 4]
     places = [(slice(4 * i, 4 * i + 4), slice(4 * j, 4 * j + 4)) for i in (0, 1) for j in (0, 1)]
@@ -75,6 +75,8 @@ def naive_uvit(w, x, told):
     ]
     angles = torch.stack([10 * told * 1e4 ** -(k / 8) for k in range(8)], dim=1)
     tokens = [torch.cat([angles.cos(), angles.sin()], dim=1), *patches]
+    if condition is not None:
+        tokens.append(condition @ w["condition_embed.weight"].T + w["condition_embed.bias"])
     tokens = torch.stack(tokens, dim=1) + w["pos_embed"]
 
     def joined(x, skip, name):
@@ -88,7 +90,7 @@ def naive_uvit(w, x, told):
     last = F.layer_norm(fifth, (16,), w["norm.weight"], w["norm.bias"])
     pixels = last @ w["to_pixels.weight"].T + w["to_pixels.bias"]
     picture = torch.empty_like(x)
-    for (rows, columns), patch in zip(places, pixels[:, -4:].unbind(dim=1), strict=True):
+    for (rows, columns), patch in zip(places, pixels[:, 1:5].unbind(dim=1), strict=True):
         picture[:, :, rows, columns] = patch.view(-1, 4, 4, 2).permute(0, 3, 1, 2)
     return F.conv2d(picture, w["smooth.weight"], w["smooth.bias"], padding=1)
 
@@ -97,6 +99,17 @@ def test_u_vit_is_its_definition():
     network, (x, told) = filled("uvit"), given()
 
     torch.testing.assert_close(network(x, told), naive_uvit(network.state_dict(), x, told))
+
+
+def test_a_condition_is_one_more_token_and_none_is_zeros():
+    network, (x, told) = filled("uvit", condition=5), given()
+    c = torch.arange(15, dtype=torch.float64).view(3, 5) / 15
+
+    found = network(x, told, c)
+
+    torch.testing.assert_close(found, naive_uvit(network.state_dict(), x, told, c))
+    assert torch.equal(network(x, told), network(x, told, 0 * c))
+    assert (network(x, told) - found).abs().max() > 1e-9
 
 
 def test_recomputing_activations_gives_the_same_gradients():
@@ -165,6 +178,7 @@ def test_an_untrained_unet_predicts_zero_and_can_learn_not_to():
         ("uvit", {"size": "15x5x3"}, "size: width 15 must be even"),
         ("uvit", {"patch_size": 3}, "patch_size: 3 does not divide image_size 8"),
         ("uvit", {"time_scale": 0.0}, "time_scale: must be positive"),
+        ("uvit", {"condition": -1}, "condition: must be finite and >= 0"),
         ("dncnn", {"depth": 2}, "depth: must be above 2"),
         ("dncnn", {"momentum": 0.0}, r"momentum: must be in \(0, 1\]"),
         ("unet", {"width": 6}, "width: must be even and a multiple of groups = 4, got 6"),

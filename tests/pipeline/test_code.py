@@ -242,7 +242,7 @@ def test_an_edit_runs_what_runs_it(preset: str, tmp_path: Path, monkeypatch: pyt
 def test_components_that_a_stage_chooses_are_its_dependencies():
     """dvc.yaml names the kinds of all that `registry.load` may load in a stage, and in those."""
     graph = YAML(typ="safe").load(ROOT / "dvc.yaml")["stages"]
-    assert len(graph) == 12
+    assert len(graph) == 13
     for stage, definition in graph.items():
         deps = definition.get("do", definition)["deps"]
         listed = {one.split("/")[2] for one in deps if one.startswith("code/components/")}

@@ -14,10 +14,10 @@ def test_a_random_classifier_goes_through_the_graph_like_any_other(checkout: Wor
     """Made, sampled, resumed and certified; nothing that was there runs again."""
     checkout.edit(add)
 
-    made = checkout.repro("certify@densepure", "represent@tiny")
+    made = checkout.repro("certify@densepure", "represent@tiny", "generate@told")
 
     wanted = {"denoise@tiny", "purify@tiny-densepure-s050", "sample@densepure", "certify@densepure"}
-    assert made == wanted | {"represent@tiny"}
+    assert made == wanted | {"represent@tiny", "denoise@told", "generate@told"}
     votes = (checkout.path / "votes/densepure.jsonl").read_bytes()
     table = read(checkout.path / "certificates/densepure.csv")
     assert len(table) == 20
@@ -31,6 +31,13 @@ def test_a_random_classifier_goes_through_the_graph_like_any_other(checkout: Wor
     assert "densepure" in said and "stale" not in said
     metrics = json.loads((checkout.path / "represented/tiny/metrics.json").read_text())
     assert metrics["probe"].keys() == {"0", "0.5"} and metrics["frechet"]["distance"] > 0
+
+    metrics = json.loads((checkout.path / "generated/told/metrics.json").read_text())
+    assert metrics["frechet"].keys() == {"noise", "images", "test"}
+    assert metrics["heard"].keys() == {"noise", "images"} and metrics["images"]["noise"] == 20
+    assert {path.name for path in checkout.path.glob("generated/told/pictures/*")} == {
+        *("noise.png", "images.png")
+    }
 
     checkout.edit(lambda p: p["purified"]["tiny-densepure-s050"].update(votes=3))
     again = checkout.repro("certify@densepure")

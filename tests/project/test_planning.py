@@ -81,7 +81,8 @@ def test_every_stage_can_be_planned(preset):
     planned, gpus = Planned(whole), named("h100:8")
     sections = {
         "pretrain": whole.pretrain, "train": whole.runs, "denoise": whole.denoisers,
-        "represent": whole.representations, "sample": whole.evals,
+        "represent": whole.representations, "generate": whole.generations,
+        "sample": whole.evals,
     }  # fmt: skip
 
     assert planned.stage("shard") is planned.stage("report") is None

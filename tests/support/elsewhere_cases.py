@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import diffusers.schedulers.scheduling_dpmsolver_multistep  # noqa: F401 (before torch is changed)
 import numpy as np
 import torch
 import unlabelled
 from ballot_counters import counting, pieces
 from builders import SIGMA, images
-from helpers import DENOISING, MINI, PRETRAIN, REPRESENTATION, constants, split
+from helpers import DENOISING, GENERATION, MINI, PRETRAIN, REPRESENTATION, constants, split
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -27,6 +28,7 @@ from rrcm.config.sections import Model
 from rrcm.core import registry
 from rrcm.core.schema import parse
 from rrcm.data.splits.shards import Split
+from rrcm.diffusion import condition, sampling
 from rrcm.diffusion import training as denoising
 from rrcm.evaluation import probe
 from rrcm.inference.backend import Backend
@@ -254,6 +256,34 @@ def encoded(device: str) -> Iterable[Tensor]:
         yield from map(torch.from_numpy, representations)
 
 
+def told(device: str) -> condition.Condition:
+    """What tells a conditional network, in the units of the training images."""
+    made = condition.Condition(encoder("cpu"), t_min=0.002, t_max=80.0).to(device)
+    return condition.standardise(made.eval().requires_grad_(False), DATA["train"])
+
+
+def denoise_told(device: str) -> Iterable[Tensor]:
+    """A step of a conditional denoiser's training."""
+    cfg = dataclasses.replace(
+        DENOISING, network="uvit", objective="diffusion", loss=LOSSES["diffusion"]
+    )
+    state = denoising.start(cfg, DENOISERS["uvit"] | {"condition": 16}, device=device)
+    return result(state, denoising.denoise(state, DATA["train"], cfg, told(device)))
+
+
+def generated(device: str) -> Iterable[Tensor]:
+    """Pictures and their conditions."""
+    torch.manual_seed(0)
+    network = denoiser.network("uvit", DENOISERS["uvit"] | {"condition": 16}, where="shape")
+    model = Denoiser(network.eval(), Times(Schedule(**EDM))).to(device)
+    for real in (True, False):
+        both = sampling.generate(
+            model, GENERATION, DATA["train"], told=told(device), real=real, rows=5
+        )
+        for x, c in both:
+            yield from (x, c)
+
+
 CASES: dict[str, Make] = {
     **{f"pretrain {name}": pretrain(name) for name in registry.names("objectives")},
     **{f"train {name}": train(name) for name in registry.names("methods")},
@@ -263,6 +293,8 @@ CASES: dict[str, Make] = {
     **{f"fold {name}": folded(name) for name in registry.names("networks")},
     **{f"purify {name}": purified(name) for name in registry.names("purifiers")},
     **{f"noise {name}": noise(name) for name in registry.names("distributions")},
+    "denoise told": denoise_told,
+    "generate": generated,
     "votes": votes(),
     "encode": encoded,
 }

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from rrcm.config import params, sections
 from rrcm.config.denoisers import Denoising
 from rrcm.config.evaluation import Representation
+from rrcm.config.generation import Generation
 from rrcm.config.params import Params
 from rrcm.core.schema import parse, read_yaml
 from rrcm.data.splits.shards import Split
@@ -24,6 +25,7 @@ MINI = params.load(TESTS / "mini.yaml")
 MORE = read_yaml(TESTS / "mini-more.yaml")
 PRETRAIN = MINI.pretrain["tiny"]
 MODEL = sections.Model(architecture="vit", shape=MINI.models["tiny"])
+GENERATION = parse(MORE["generations"]["told"], Generation, where="generations")
 DENOISING = parse(MORE["denoisers"]["tiny"] | {"steps": 1}, Denoising, where="denoisers")
 REPRESENTATION = parse(MORE["representations"]["tiny"], Representation, where="representations")
 

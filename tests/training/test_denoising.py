@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import itertools
 import math
 import re
@@ -16,12 +17,13 @@ from trainings import finish, resume
 from rrcm.core import registry
 from rrcm.core.errors import ConfigError
 from rrcm.core.schema import parse
-from rrcm.diffusion import training
+from rrcm.diffusion import condition, training
 from rrcm.diffusion.objectives import diffusion
 from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import classifier
 from rrcm.models.trained.denoiser import Schedule, Times
 from rrcm.training.engine.draws import Draws
+from rrcm.training.engine.inputs.loading import Batch
 
 NAMES = registry.names("denoiser_objectives")
 LINEAR = Schedule(kind="linear", steps=12, rescale=True)
@@ -48,6 +50,7 @@ CFG = dataclasses.replace(
 DIFFUSION = dataclasses.replace(
     CFG, network="uvit", objective="diffusion", loss=CONSTANTS["diffusion"]
 )
+TOLD = dataclasses.replace(DIFFUSION, guide="pretrained/tiny")
 DATA = split(64, seed=0)
 
 
@@ -240,17 +243,29 @@ def begin(name):
             dataclasses.replace(CFG, ema=0.0),
             training.State(modules={"network": network}, optimizer=optimizer),
         )
-    cfg, shape = {"mse": (CFG, DNCNN), "diffusion": (DIFFUSION, UVIT)}[name]
+    shapes = {"mse": (CFG, DNCNN), "diffusion": (DIFFUSION, UVIT)}
+    cfg, shape = (shapes | {"told": (TOLD, UVIT | {"condition": 64})})[name]
     return cfg, training.start(cfg, shape)
 
 
-@pytest.mark.parametrize("name", ["mse", "diffusion", "dropout"])
+@functools.cache
+def told():
+    """What tells a conditional network: an encoder with random weights."""
+    torch.manual_seed(0)
+    encoder = classifier.build(MODEL, classes=2, condition="exact", final_norm=True).encoder
+    return condition.standardise(condition.Condition(encoder, t_min=0.002, t_max=80.0), DATA)
+
+
+@pytest.mark.parametrize("name", ["mse", "diffusion", "told", "dropout"])
 def test_resumed_is_uninterrupted_bit_for_bit(name, tmp_path):
     """Weights, statistics, their average, moments and log; amid the second epoch of four steps."""
-    cfg, _ = begin(name)
+    (cfg, _), guide = begin(name), told() if name == "told" else None
 
     resumed = resume(
-        lambda: begin(name)[1], lambda state: training.denoise(state, DATA, cfg), tmp_path, at=5
+        lambda: begin(name)[1],
+        lambda state: training.denoise(state, DATA, cfg, guide),
+        tmp_path,
+        at=5,
     )
     assert resumed.gradients == 8 * 16
 
@@ -293,9 +308,9 @@ def test_a_guide_stays_as_it_is(tmp_path, monkeypatch):
     folder = Path("models/one")
     classifier.save(folder, network.state_dict(), model=MODEL, config={"classes": "abcd", **told})
     cfg = dataclasses.replace(CFG, objective="stability", guide="models/one", steps=2)
-    guide = training.load_guide(cfg, DNCNN)
+    guide = training.load_guide(cfg, DNCNN, DATA)
     with pytest.raises(ConfigError, match=r"guide: models/one has channels 1, but models.uvit"):
-        training.load_guide(cfg, DNCNN | {"channels": 3})
+        training.load_guide(cfg, DNCNN | {"channels": 3}, DATA)
     before = copy.deepcopy(guide.state_dict())
     x = torch.rand(2, 1, 8, 8)
 
@@ -311,9 +326,12 @@ def test_a_guide_stays_as_it_is(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"guide": "models/x"}, "mse looks at nothing beside the images, .*; got models/x"),
-        ({"objective": "stability"}, "stability looks at models/<run>; got none"),
-        ({"objective": "diffusion", "guide": "models/x"}, "diffusion looks at nothing beside"),
+        ({"guide": "models/x"}, "mse with a network of condition 0 asks for none; got models/x"),
+        ({"objective": "stability"}, "stability with .* asks for models/<run>; got none"),
+        (
+            {"objective": "diffusion", "guide": "models/x"},
+            "diffusion with .* asks for none; got models/x",
+        ),
     ],
 )
 def test_a_guide_is_given_where_the_objective_wants_one(changed, message):
@@ -321,4 +339,49 @@ def test_a_guide_is_given_where_the_objective_wants_one(changed, message):
     cfg = dataclasses.replace(CFG, **{"loss": constants} | changed)
 
     with pytest.raises(ConfigError, match=message):
-        training.load_guide(cfg, DNCNN)
+        training.load_guide(cfg, DNCNN, DATA)
+
+
+class Spy(nn.Module):
+    """A conditional network that keeps what it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.heard = nn.Parameter(torch.ones(())), []
+
+    def forward(self, x, told, c=None):
+        self.heard.append(c)
+        return self.weight * x
+
+
+def test_a_conditional_network_is_told_the_representation_of_the_clean_image():
+    """That of the very image, as it is augmented, at the clean end; the guide is not trained."""
+    batch = Batch(step=0, views={"image": torch.rand(6, 1, 8, 8)}, labels=torch.arange(6))
+    spy = Spy()
+    training.loss_of(spy, told(), TOLD)(batch, Draws(0, 0))["diffusion"].mean().backward()
+
+    (heard,) = spy.heard
+    with torch.no_grad():
+        clean = told().encoder(batch.views["image"], torch.tensor(0.001))  # t = 0.002
+    torch.testing.assert_close(heard, (clean - told().mean) / told().std)
+    assert not heard.requires_grad and all(p.grad is None for p in told().parameters())
+    training.loss_of(spy, None, TOLD)(batch, Draws(0, 0))
+    assert spy.heard[1] is None
+
+
+@pytest.mark.parametrize(
+    ("guide", "numbers", "message"),
+    [
+        ("none", 64, "network of condition 64 asks for pretrained/<name>; got none"),
+        ("pretrained/tiny", 0, "of condition 0 asks for none; got pretrained/tiny"),
+        ("pretrained/tiny", 3, "pretrained/tiny has 64 dimensions; set condition of models.uvit"),
+    ],
+)
+def test_a_network_is_told_as_many_numbers_as_it_asks_for(guide, numbers, message, monkeypatch):
+    monkeypatch.setattr(condition, "load", lambda *_, **__: told())
+    cfg = dataclasses.replace(DIFFUSION, guide=guide)
+
+    with pytest.raises(ConfigError, match=message):
+        training.load_guide(cfg, UVIT | {"condition": numbers}, DATA)
+    cfg = dataclasses.replace(cfg, guide="pretrained/tiny")
+    assert training.load_guide(cfg, UVIT | {"condition": 64}, DATA) is told()

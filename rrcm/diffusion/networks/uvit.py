@@ -1,8 +1,8 @@
 """U-ViT, Bao et al. (2023), arXiv:2209.12152: a transformer with the long skips of a UNet.
 
-Tokens are [time, patches]. The time token is the raw sinusoidal embedding of the time input,
-without learned parameters. Each block of the second half also gets the output of the opposite block
-in the first half.
+Tokens are [time, patches, condition]. The time token is the raw sinusoidal embedding of the time
+input, without learned parameters; the condition, if any, is a linear map of a vector. Each block of
+the second half also gets the output of the opposite block in the first half.
 """
 
 import math
@@ -15,7 +15,7 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rrcm.core.ranges import SIDE, WIDTH, dimensions, positive, require
+from rrcm.core.ranges import SIDE, WIDTH, dimensions, not_negative, positive, require
 from rrcm.models.trained.base.network import require_size
 
 SIZES = {"small": (512, 13, 8)}  # name: (width, depth, heads); their table 5, and CIFAR-10's
@@ -31,7 +31,8 @@ class Config:
     before its embedding by sines and cosines of periods from 2 pi up: 1 for the times of a VP
     process, 0 to 1000, and 1000 for (ln s) / 4 of EDM. ``position_std`` is the initial scale of
     learned position embeddings: the authors' 0.02 is small compared with patch embeddings, so that
-    positions have little effect for many steps.
+    positions have little effect for many steps. ``condition`` is the number of dimensions of the
+    vector that the network is told, 0 for none.
     """
 
     size: str
@@ -40,11 +41,13 @@ class Config:
     patch_size: int
     position_std: float
     time_scale: float
+    condition: int = 0
 
     def __post_init__(self) -> None:
         positive(self, "image_size", "patch_size", most=SIDE)
         positive(self, "channels", most=WIDTH)
         positive(self, "position_std", "time_scale")
+        not_negative(self, "condition", most=WIDTH)
         _, depth, _ = self.dimensions
         require(depth % 2 == 1, f"size: depth {depth} must be odd, for a block in the middle")
         require(
@@ -59,7 +62,7 @@ class Config:
 
 
 class Network(nn.Module):
-    """Maps an image and a time input to an image.
+    """Maps an image, a time input and a condition, if any, to an image.
 
     With ``recompute``, activations inside a block are not kept for the backward pass but computed
     again there: the same gradients, in less memory and more time.
@@ -73,7 +76,7 @@ class Network(nn.Module):
         super().__init__()
         self.cfg, (width, depth, heads) = cfg, cfg.dimensions
         self.patch_embed = PatchEmbed(cfg.image_size, cfg.patch_size, cfg.channels, width)
-        tokens = 1 + self.patch_embed.num_patches
+        tokens = 1 + self.patch_embed.num_patches + (cfg.condition > 0)
         self.pos_embed = nn.Parameter(torch.randn(1, tokens, width) * cfg.position_std)
         self.blocks = nn.ModuleList(
             Block(width, heads, mlp_ratio=4, qkv_bias=False, norm_layer=nn.LayerNorm)
@@ -83,14 +86,18 @@ class Network(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.to_pixels = nn.Linear(width, cfg.patch_size**2 * cfg.channels)
         self.smooth = nn.Conv2d(cfg.channels, cfg.channels, 3, padding=1)
+        self.condition_embed = nn.Linear(cfg.condition, width) if cfg.condition else None
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 trunc_normal_(module.weight, std=STD)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
-    def forward(self, x: Tensor, told: Tensor) -> Tensor:
+    def forward(self, x: Tensor, told: Tensor, condition: Tensor | None = None) -> Tensor:
         """Output [B, C, H, W] for ``x`` [B, C, H, W] and time input ``told`` [B] or [].
+
+        ``condition`` is [B, D]; where a conditional network is given none, it is zeros, the mean of
+        what it was trained with.
 
         Raises:
             ConfigError: The images are not of the declared size.
@@ -100,9 +107,13 @@ class Network(nn.Module):
         width = self.pos_embed.shape[-1]
         time = time_embedding(self.cfg.time_scale * told.double(), width).to(x.dtype)
         time = time.expand(batch, width)[:, None]
-        tokens = torch.cat([time, self.patch_embed(x)], dim=1) + self.pos_embed
-        last = self.norm(self._through(tokens))
-        return self.smooth(self._picture(self.to_pixels(last)[:, 1:]))
+        tokens = [time, self.patch_embed(x)]
+        if self.condition_embed is not None:
+            given = x.new_zeros(batch, self.cfg.condition) if condition is None else condition
+            tokens.append(self.condition_embed(given)[:, None])
+        last = self.norm(self._through(torch.cat(tokens, dim=1) + self.pos_embed))
+        patches = self.to_pixels(last)[:, 1 : 1 + self.patch_embed.num_patches]
+        return self.smooth(self._picture(patches))
 
     def _through(self, tokens: Tensor) -> Tensor:
         """Output of the last block, [B, N, D]."""
