@@ -122,7 +122,7 @@ def accept(
         str, typer.Option(help="Why the code computes the same; it is kept in provenance/.")
     ],
 ) -> None:
-    """Keep results although their code was rewritten: it computes the same."""
+    """Keep results whose code was rewritten and computes the same."""
     from pipeline.workflow import accept as accepting
 
     if not accepting.accept(targets or [], because=because, say=say):
@@ -135,7 +135,7 @@ def adopt(
         Path, typer.Argument(help="Checkout, or results of one without DVC.", callback=given)
     ],
 ) -> None:
-    """Take over results that were made elsewhere of the same inputs."""
+    """Take over results made elsewhere of the same inputs."""
     from pipeline.workflow import adopt as adopting
 
     if not adopting.adopt(folder, say=say):

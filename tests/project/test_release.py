@@ -12,8 +12,8 @@ from PIL import Image
 from workspace import ROOT
 
 from pipeline.project import pulling, release
+from pipeline.runtime.without_dvc import md5
 from pipeline.workflow import lockfile
-from pipeline.workflow.lockfile import md5
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.schema import read_yaml
 from rrcm.data.datasets.cifar10 import CLASSES
