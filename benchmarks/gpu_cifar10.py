@@ -15,6 +15,7 @@ the checkout, and `rrcm adopt` it. What was stopped goes on where ``--out`` is k
 """
 
 import argparse
+import ctypes
 import json
 import os
 import shutil
@@ -62,6 +63,7 @@ WARM, MEASURED = 5, 20  # steps before a rate is measured, and in it
 HORIZON = 300_000  # steps of the paper, in whose units the moving average is stated
 SAMPLING = 45.0  # seconds that the last part takes, on a GPU
 PACK, PACKS = 15 * 2**20, 8  # bytes and number of files that come back
+PR_SET_PDEATHSIG = 1  # Linux: what runs is stopped, and saves, when this process is killed
 STOPPING = 20.0  # seconds that a stopped training has to save its state
 
 
@@ -210,6 +212,7 @@ class Workshop:
                 env=os.environ | {graph.STARTED: name, "PYTHONPATH": "."},
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
             )
 
     def ended(self, name: str, code: int) -> None:
