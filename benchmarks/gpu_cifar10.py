@@ -226,7 +226,7 @@ class Workshop:
     def pack(self, name: str) -> None:
         """Add the outputs of a finished stage to an archive that has room, once."""
         record = self.record(name)
-        outputs = [out["path"] for out in read_yaml(record)["outs"]]
+        outputs = [out["path"] for out in read_yaml(record)["stages"][name]["outs"]]
         paths = [*outputs, str(record.relative_to(self.folder)), "params.yaml"]
         size = sum((self.folder / path).stat().st_size for path in paths)
         packs = [self.out / f"pack-{number}.tar" for number in range(1, PACKS + 1)]

@@ -48,7 +48,7 @@ def inputs(stage_name: str) -> dict[str, Any]:
 
 
 def record(stage_name: str) -> None:
-    """Write ``provenance/<stage>.lock``, after a stage: what `dvc repro` would add to dvc.lock."""
+    """Write ``provenance/<stage>.lock``, after a stage: a dvc.lock with nothing but its entry."""
     stage, known = _declared(stage_name, read_yaml(PARAMS))
     declared = [out for kind in ("outs", "metrics", "plots") for out in stage.get(kind, ())]
     paths = [out if isinstance(out, str) else next(iter(out)) for out in declared]
@@ -60,7 +60,7 @@ def record(stage_name: str) -> None:
         "outs": [{"path": name, "md5": hashed(Path(name))} for name in made],
     }
     with atomic(RECORDS / f"{stage_name}.lock") as part:
-        YAML(typ="safe").dump(entry, part)
+        YAML(typ="safe").dump({"schema": "2.0", "stages": {stage_name: entry}}, part)
 
 
 def _declared(stage_name: str, values: Any) -> tuple[Any, dict[str, Any]]:

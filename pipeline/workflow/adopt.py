@@ -4,7 +4,6 @@ Elsewhere is another checkout, or a machine without DVC, such as a rented one wi
 """
 
 import datetime
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +14,14 @@ from dvc.stage.serialize import to_single_stage_lockfile
 
 from pipeline import checked
 from pipeline.runtime import graph, without_dvc
+from pipeline.runtime.without_dvc import RECORDS
 from pipeline.workflow import lockfile, plan
 from pipeline.workflow.changes import MOST, Changes
 from rrcm.config.sections import PARAMS
 from rrcm.core.errors import DataError
-from rrcm.core.files import atomic, require_file, write_json
+from rrcm.core.files import atomic, read_bytes, read_json, require_file, write_json
 from rrcm.core.locks import alone
-from rrcm.core.schema import listed, read_yaml
+from rrcm.core.schema import listed
 
 
 def adopt(folder: Path, *, say: Callable[[str], None]) -> bool:
@@ -42,7 +42,7 @@ def adopt(folder: Path, *, say: Callable[[str], None]) -> bool:
         Whether each recorded result was taken over, or has the same bytes here.
 
     Raises:
-        DataError: ``folder`` has no record.
+        DataError: ``folder`` has no record, or a damaged one, or other bytes than a record says.
         StageError: A stage runs here now; or dvc.yaml or a dvc.lock cannot be read.
     """
     checked.load()
@@ -64,29 +64,31 @@ def adopt(folder: Path, *, say: Callable[[str], None]) -> bool:
 def _records(folder: Path) -> dict[str, Any]:
     """The entry, as in dvc.lock, of each stage that has one in ``folder``."""
     records = dict[str, Any]()
-    if (path := folder / lockfile.LOCKFILE).is_file():
-        records = lockfile.parsed(path.read_text(encoding="utf-8", errors="replace"))
-    for path in sorted((folder / without_dvc.RECORDS).glob("*.lock")):
-        records[path.stem] = read_yaml(path)
+    for path in (folder / lockfile.LOCKFILE, *sorted((folder / RECORDS).glob("*.lock"))):
+        if path.exists():
+            try:
+                records |= lockfile.parsed(read_bytes(path).decode(errors="replace"))
+            except DataError as error:
+                raise DataError(f"{path}: no record of DVC's form ({error})") from None
     if not records:
         raise DataError(
             f"{folder}: nothing says what results here were made of; there is no dvc.lock, and no "
-            f"{without_dvc.RECORDS}/*.lock"
+            f"{RECORDS}/*.lock"
         )
     return records
 
 
 def _compare(stage: PipelineStage, record: Any) -> tuple[bool, str]:
-    mine = {out.def_path: out.hash_info.value for out in stage.outs}
-    other = [out["path"] for out in _results(record) if mine.get(out["path"]) != out["md5"]]
+    there = _hashes(record, "outs")
+    results = [out for out in stage.outs if Path(out.def_path).parts[0] != str(RECORDS)]
+    other = [out.def_path for out in results if there.get(out.def_path) != out.hash_info.value]
     if not other:
         return True, "up to date here, with the same bytes"
     return False, f"stays as it is here; other bytes there: {listed(other, most=MOST)}"
 
 
-def _results(record: Any) -> list[Any]:
-    """The outputs that tell nothing of the machine."""
-    return [out for out in record["outs"] if Path(out["path"]).parts[0] != str(without_dvc.RECORDS)]
+def _hashes(record: Any, kind: str) -> dict[str, str]:
+    return {one["path"]: one.get("md5", "") for one in record.get(kind, ())}
 
 
 def _take(stage: PipelineStage, record: Any, folder: Path) -> tuple[bool, str]:
@@ -94,12 +96,14 @@ def _take(stage: PipelineStage, record: Any, folder: Path) -> tuple[bool, str]:
     name = stage.addressing
     if differing := _differences(without_dvc.inputs(name), record):
         return False, f"not adopted, made of other inputs: {listed(differing, most=MOST)}"
-    before = lockfile.read().get(name)
-    for out in sorted(record["outs"], key=lambda out: Path(out["path"]).suffix == ".json"):
-        _copy(folder / out["path"], Path(out["path"]), out["md5"])
-    note = Path(without_dvc.RECORDS, f"{name}.json")
+    before, there = lockfile.read().get(name), _hashes(record, "outs")
+    for path in sorted(
+        (out.def_path for out in stage.outs), key=lambda path: path.endswith("json")
+    ):
+        _copy(folder / path, Path(path), there.get(path, ""))
+    note = RECORDS / f"{name}.json"
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    write_json(note, json.loads(note.read_bytes()) | {"adopted": date})
+    write_json(note, read_json(note) | {"adopted": date})
     for dep in stage.deps:
         dep.save()
     for made in stage.outs:
@@ -112,10 +116,10 @@ def _take(stage: PipelineStage, record: Any, folder: Path) -> tuple[bool, str]:
 def _differences(here: dict[str, Any], record: Any) -> list[str]:
     """The names of inputs that were not those that are here."""
     there = {
-        "files": {dep["path"]: dep["md5"] for dep in record["deps"]},
+        "files": _hashes(record, "deps"),
         "params": record.get("params", {}).get(str(PARAMS), {}),
     }
-    names = ["the command"] * (here["cmd"] != record["cmd"])
+    names = ["the command"] * (here["cmd"] != record.get("cmd"))
     for kind, found in there.items():
         names += [key for key, value in here[kind].items() if found.get(key) != value]
         names += sorted(found.keys() - here[kind].keys())

@@ -109,7 +109,11 @@ def test_what_was_made_of_other_inputs_is_not_adopted(checkout: Workspace, tmp_p
     assert f"{TRAINED}: not adopted, made of other inputs: recipes.finetune" in said
     assert f"{PRETRAINED}: up to date here, with the same bytes" in said
     assert (entries(checkout), checkout.digest("models/*/*")) == before
-    (elsewhere.path / "dvc.lock").unlink()
+    lock = elsewhere.path / "dvc.lock"
+    lock.write_text(lock.read_text().replace("outs:", "results:"))
+    with refused(DataError, "dvc.lock: no record of DVC's form"):
+        adopt(checkout, elsewhere.path)
+    lock.unlink()
     with refused(DataError, "nothing says what results here were made of"):
         adopt(checkout, elsewhere.path)
 
@@ -124,6 +128,13 @@ def test_a_damaged_result_is_refused_and_an_interrupted_adoption_goes_on(
     before, encoder = entries(checkout), elsewhere.path / ENCODER
     kept = encoder.read_bytes()
 
+    lock = elsewhere.path / "dvc.lock"
+    recorded = lock.read_text()
+    lock.write_text(recorded.replace(f"path: {ENCODER}", "path: ../stolen"))
+    with refused(DataError, f"{ENCODER}: not the bytes that its stage wrote"):
+        adopt(checkout, elsewhere.path)
+    assert not (checkout.path.parent / "stolen").exists()
+    lock.write_text(recorded)
     encoder.unlink()
     encoder.write_bytes(kept[:-1])
     with refused(DataError, "not the bytes that its stage wrote"):
