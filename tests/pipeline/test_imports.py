@@ -99,7 +99,7 @@ def test_a_classifier_becomes_a_run(folder):
 
 
 def test_an_encoder_is_kept_and_its_run_is_shown(folder, monkeypatch):
-    monkeypatch.setattr(imports.graph, "track", lambda out: None)
+    monkeypatch.setattr(imports.with_dvc, "track", lambda out: None)
 
     whole = added(bring("nnet.pth"))
 
@@ -111,7 +111,7 @@ def test_an_encoder_is_kept_and_its_run_is_shown(folder, monkeypatch):
 
 def test_a_denoiser_is_kept_and_lines_that_use_it_are_shown(folder, monkeypatch):
     tracked = []
-    monkeypatch.setattr(imports.graph, "track", tracked.append)
+    monkeypatch.setattr(imports.with_dvc, "track", tracked.append)
 
     said = bring_denoiser("ema.pt")
 
@@ -181,7 +181,7 @@ def test_an_import_that_fails_halfway_leaves_nothing(folder, monkeypatch, where)
         folder.with_suffix(".dvc").touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(imports.graph, "track", track)
+    monkeypatch.setattr(imports.with_dvc, "track", track)
     if where == "write":
         monkeypatch.setattr(imports.denoiser, "save", lambda part, **_: track(part))
     with pytest.raises(KeyboardInterrupt):
