@@ -189,6 +189,7 @@ def shrink(whole: dict[str, Any]) -> None:
     """Reduce sizes so that an operation occurs once or twice, not hundreds of times."""
     whole["data"] |= {"test": 10, "shard_size": 70}  # an image of each class; several shards
     whole["models"]["tiny"]["size"] = "16x1x2"
+    whole["models"]["told"]["condition"] = 16  # dimensions of its representations
     whole["pretrain"]["tiny"]["steps"] = 3  # progress is saved at each
     for recipe in whole["recipes"].values():
         recipe |= {"epochs": 1, "batch_size": 600}  # two steps
