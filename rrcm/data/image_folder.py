@@ -249,8 +249,9 @@ def _class(
     Else it is the number of an output; not if there are names that are numbers, but not this one.
     """
     number = _number(label)
-    for name in (_composed(label), _composed(label.strip()), f"{number}", number):
-        named = outputs.get(name, []) if name is not None else []
+    numbers: list[str | Fraction] = [] if number is None else [f"{number}", number]
+    for name in (_composed(label), _composed(label.strip()), *numbers):
+        named = outputs.get(name, [])
         if len(named) == 1:
             return named[0]
         if named:
@@ -263,8 +264,8 @@ def _class(
     if number is not None and number in range(count) and not are_numbers:
         return int(number)
     given = [each for other in among if (each := _number(other)) is not None]
-    numbers = [int(each) for each in given if each.denominator == 1]
-    why = shifted(numbers, count) if len(numbers) == len(among) else ""
+    whole = [int(each) for each in given if each.denominator == 1]
+    why = shifted(whole, count) if len(whole) == len(among) else ""
     raise DataError(
         f"{where}: {label!r} is no class of the {count} that the model has; {why and f'{why}, or '}"
         "give their names in the order of its outputs with --classes."

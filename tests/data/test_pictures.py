@@ -370,6 +370,14 @@ def test_names_that_are_numbers_are_found_as_a_spreadsheet_shows_them(
         folder(tmp_path, names, labels=labels)
 
 
+def test_a_label_of_no_class_is_not_of_the_class_none(tmp_path: Path):
+    fill(tmp_path, "0.png")
+    labels = tmp_path / "labels.csv"
+    labels.write_text("file,label\n0.png,scratch\n")
+    with refused(DataError, "'scratch' is no class of the 2"):
+        folder(tmp_path, ["None", "dent"], labels=labels)
+
+
 @pytest.mark.parametrize("natural", [False, True])
 def test_folders_in_folders_are_classes_as_their_library_takes_them(tmp_path: Path, natural: bool):
     """And it is said: the other library would take the others."""
