@@ -31,7 +31,6 @@ from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs.loading import Batch
 
 ROWS = 2  # images with which a loss is called
-SPLITS = ("train", "validation", "choice", "test")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +58,8 @@ def counted(build: Callable[[], nn.Module], size: tuple[int, ...]) -> float:
 class Passes(nn.Module):
     """Stands for a network in a loss: outputs of its shape, and how many passes were asked for.
 
-    A backward pass counts as two forward passes, or as one where only the input gets a gradient.
+    A backward pass counts as two forward passes, as three where activations are recomputed, and as
+    one where only the input gets a gradient.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Planned:
     @cached_property
     def _indexes(self) -> dict[str, Any]:
         try:
-            return {name: shards.read_index(Path("shards", name)) for name in SPLITS}
+            return {name: shards.read_index(Path("shards", name)) for name in shards.SPLITS}
         except DataError as error:
             raise ConfigError(
                 f"data.name: how many images {self.params.data.name} has is known when they have "
