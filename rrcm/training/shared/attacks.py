@@ -138,12 +138,12 @@ def noise_ascent(
     m, start = len(noise), noise.flatten(0, 1)
     spare = draw.normal(x).repeat(m, 1, 1, 1)
     x, y = x.repeat(m, 1, 1, 1), y.repeat(m, *[1] * (y.ndim - 1))
-    moved, wrong = start, torch.zeros(len(start), dtype=torch.bool, device=x.device)
+    moved = start
     with evaluating(model):
         for _ in range(steps):
             ascent, log_p = _ascent(model, x, y, moved[None], sigma=sigma, spare=spare)
-            wrong = wrong | (until_wrong & (_mode(log_p) != classes(y)))
-            moved = torch.where(_per_row(wrong), moved, onto(moved + step * ascent, start))
+            stays = until_wrong & (_mode(log_p) != classes(y))
+            moved = torch.where(_per_row(stays), moved, onto(moved + step * ascent, start))
     return moved.unflatten(0, noise.shape[:2])
 
 
