@@ -109,6 +109,15 @@ def _classifiers(whole: Params) -> None:
             run.start != NONE or not method.PRETRAINED,
             f"{where}.start: {run.method} starts from a pre-trained encoder, got {run.start}",
         )
+        asks, mix = hasattr(method, "table"), whole.recipes[run.recipe].mix
+        require(
+            run.start.startswith(("models/", "imported/")) or not asks,
+            f"{where}.start: {run.method} learns from a classifier, models/<run>, got {run.start}",
+        )
+        require(
+            not (asks and (mix.mixup or mix.cutmix)),
+            f"recipes.{run.recipe}.mix: {run.method} cannot mix images; set mixup, cutmix to 0",
+        )
 
 
 def _denoisers(whole: Params) -> None:

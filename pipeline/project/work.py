@@ -31,6 +31,7 @@ from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs.loading import Batch
 
 ROWS = 2  # images with which a loss is called
+MOMENTS = 20  # of a training, at which it is, where it changes on the way
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,15 +82,34 @@ class Passes(nn.Module):
 
 def _batch(*views: str, size: tuple[int, ...] = (1, 2, 2), step: int = 0) -> Batch:
     images = dict.fromkeys(views, torch.full((ROWS, *size), 0.5))
-    return Batch(step=step, views=images, labels=torch.zeros(ROWS, dtype=torch.int64))
+    rows = torch.arange(ROWS)
+    return Batch(step=step, views=images, labels=torch.zeros_like(rows), rows=rows)
 
 
 def fine_tuning(run: Run, compute: Compute, classes: int) -> float:
-    """Passes of the classifier for each image of a step, at the end of the training."""
-    network = Passes(lambda *_: (classes,), compute)
-    loss = finetune.loss_of(network, registry.load("methods", run.method), run, steps=1)
-    loss(_batch("image", step=1), Draws(0, 0))  # no attack is warming up
-    return network.passes
+    """Passes of the classifier for each image of a step, on average over the training."""
+    network, method = Passes(lambda *_: (classes,), compute), registry.load("methods", run.method)
+    kept = {"table": torch.full((ROWS, classes), 1 / classes)} if hasattr(method, "table") else {}
+    loss = finetune.loss_of(network, method, run, steps=2 * MOMENTS, kept=kept)
+    for moment in range(MOMENTS):
+        loss(_batch("image", step=2 * moment + 1), Draws(0, 0))
+    return network.passes / MOMENTS
+
+
+def looks(run: Run, *, epochs: int, images: int) -> list[int]:
+    """Noisy training images that the run's teacher classifies, and at most that it does itself."""
+    method, every, asked = registry.load("methods", run.method), torch.arange(images), [0, 0]
+    cfg, weights = parse(run.loss, method.Config, where="loss"), None
+
+    def ask(draws: int, rows: Tensor = every, *, who: int = 1) -> Tensor:
+        asked[who] += draws * len(rows)
+        return torch.full((len(rows),), draws)
+
+    if hasattr(method, "table"):
+        method.table(partial(ask, who=0), cfg)
+    for epoch in range(epochs) if hasattr(method, "weigh") else ():
+        weights = method.weigh(weights, ask, epoch=epoch, epochs=epochs, cfg=cfg)
+    return asked
 
 
 def denoising(cfg: Denoising, classes: int) -> tuple[float, float]:
@@ -208,16 +228,20 @@ class Planned:
         run = self.params.runs[item]
         recipe = self.params.recipes[run.recipe]
         network = self.classifier(run.architecture, run.model)
-        per_epoch = int(self.images["train"] * recipe.labels) // recipe.batch_size
+        images = int(self.images["train"] * recipe.labels)
         checks = recipe.epochs if recipe.selection == "validation" else 1
         checked = checks * recipe.validation_draws * self.images["validation"]
+        taught, looked = looks(run, epochs=recipe.epochs, images=images)
+        _, _, source = run.start.partition("/")
+        teacher = self.params.runs.get(source, run)  # the shape of an imported one is like its own
         return _training(
             name,
             network * fine_tuning(run, recipe.compute, self.classes),
             recipe.compute,
-            steps=recipe.epochs * per_epoch,
+            steps=recipe.epochs * (images // recipe.batch_size),
             batch=recipe.batch_size,
-            beside=checked * network,
+            beside=(checked + looked) * network
+            + taught * self.classifier(teacher.architecture, teacher.model),
         )
 
     def _denoise(self, name: str, item: str) -> Work:

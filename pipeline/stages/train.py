@@ -7,7 +7,7 @@ from rrcm.config import sections
 from rrcm.core import registry
 from rrcm.models.trained.base import classifier
 from rrcm.training.engine import distributed
-from rrcm.training.finetune import start, train
+from rrcm.training.finetune import start, taught_by, train
 
 
 def main(name: str) -> None:
@@ -20,10 +20,13 @@ def main(name: str) -> None:
         data["train"] = data["train"].labelled(recipe.labels, seed=run.seed)
         classes, made_with = list(data["train"].classes), {}
         state = start(run, recipe, model, classes=len(classes), device=distributed.device())
-        if run.start != sections.NONE:
+        teacher = None
+        if hasattr(method, "table"):
+            teacher, made_with = taught_by(Path(run.start), classes, state.device)
+        elif run.start != sections.NONE:
             made_with = classifier.begin(state.modules["classifier"], Path(run.start))
         out = Path("models", name)
-        if training.run(train(state, method, data, run, recipe), stage, data, out):
+        if training.run(train(state, method, data, run, recipe, teacher), stage, data, out):
             read = (f"runs.{name}", f"recipes.{run.recipe}", f"models.{run.model}")
             config = {
                 "classes": classes,

@@ -138,7 +138,8 @@ def _consistent(params: Params) -> None:
     for name, run in params.runs.items():
         _refer(run.model, params.models, f"runs.{name}.model", "models")
         _refer(run.recipe, params.recipes, f"runs.{name}.recipe", "recipes")
-        _refer(run.start, starts, f"runs.{name}.start", "the starting points")
+        runs = [f"models/{other}" for other in params.runs if other != name]
+        _refer(run.start, [*starts, *runs], f"runs.{name}.start", "the starting points")
     _complete(params)
     _denoised(params)
     _probed(params)

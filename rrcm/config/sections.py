@@ -295,8 +295,8 @@ class Run:
 
     ``architecture`` names a file of rrcm/models/networks/, ``model`` its shape in ``models``.
     ``start`` is the artifact with its initial weights, ``pretrained/<name>`` or
-    ``imported/<name>``, or `NONE` to train from scratch. ``loss`` holds the method's own
-    constants.
+    ``imported/<name>`` or ``models/<run>``, or `NONE` to train from scratch. Where the method has a
+    table, it is its teacher instead. ``loss`` holds the method's own constants.
     """
 
     architecture: Annotated[str, Of("networks")]

@@ -1,15 +1,20 @@
 """Training of a classifier at one sigma, by any method, from an encoder or from scratch."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
 
 from rrcm.config.sections import Model, Recipe, Run
-from rrcm.core.schema import parse
+from rrcm.core.errors import TrainingError
+from rrcm.core.ranges import require
+from rrcm.core.schema import listed, parse
 from rrcm.data.splits.shards import Split
 from rrcm.models.trained.base import classifier
 from rrcm.noise import streams
@@ -21,6 +26,7 @@ from rrcm.training.engine.inputs.loading import Batch
 from rrcm.training.engine.loop import Loss, State, Training, optimise
 
 EVALUATION_BATCH = 512
+Noisy = tuple[nn.Module, Tensor]  # a classifier (pixels, sigma) -> scores, and its sigma
 
 
 def start(run: Run, recipe: Recipe, model: Model, *, classes: int, device: str = "cpu") -> State:
@@ -39,21 +45,45 @@ def start(run: Run, recipe: Recipe, model: Model, *, classes: int, device: str =
     return State(modules={"classifier": network}, optimizer=optimise(groups, recipe.optimizer))
 
 
-def loss_of(called: nn.Module, method: ModuleType, run: Run, *, steps: int) -> Loss:
-    """The loss of a training of ``steps`` by a module of rrcm/training/methods/."""
+def taught_by(folder: Path, classes: list[str], device: str) -> tuple[Noisy, dict[str, Any]]:
+    """The classifier in ``folder`` as a teacher, and the params that made it.
+
+    Raises:
+        CheckpointError: There is none, or it is damaged.
+        ConfigError: It is of other ``classes``.
+    """
+    network, config = classifier.load(folder)
+    same, known = config["classes"] == classes, listed(config["classes"])
+    require(same, f"start: {folder} knows the classes {known}, not {listed(classes)}")
+    return (network.to(device), torch.tensor(config["sigma"], device=device)), config["params"]
+
+
+def loss_of(
+    called: nn.Module, method: ModuleType, run: Run, *, steps: int, kept: dict[str, Tensor]
+) -> Loss:
+    """The loss of a training of ``steps`` by a module of rrcm/training/methods/.
+
+    Of the ``table`` in ``kept``, if there is one, the method gets the rows of its images.
+    """
     constants = parse(run.loss, method.Config, where=f"runs: loss of method {run.method}")
     sigma = torch.tensor(run.sigma, device=next(called.parameters()).device)
 
     def loss(batch: Batch, draw: Draws) -> dict[str, Tensor]:
         x, y, done = batch.views["image"], batch.labels, batch.step / steps
-        value = method.loss(called, x, y, sigma=sigma, draw=draw, done=done, cfg=constants)
+        told = {"table": kept["table"][batch.rows].to(x)} if "table" in kept else {}
+        value = method.loss(called, x, y, sigma=sigma, draw=draw, done=done, cfg=constants, **told)
         return {run.method: value}
 
     return loss
 
 
 def train(
-    state: State, method: ModuleType, data: dict[str, Split], run: Run, recipe: Recipe
+    state: State,
+    method: ModuleType,
+    data: dict[str, Split],
+    run: Run,
+    recipe: Recipe,
+    teacher: Noisy | None = None,
 ) -> Training:
     """The training of ``state`` for ``recipe.epochs``.
 
@@ -62,10 +92,10 @@ def train(
     Without epochs these are the initial weights. The test split is not read.
 
     ``method`` is a module of rrcm/training/methods/. ``data`` has the splits ``train``, of which
-    all labels are used, and ``validation``.
+    all labels are used, and ``validation``. A method with a ``table`` needs a ``teacher``.
 
     Raises:
-        ConfigError: The network does not support ``recompute``.
+        ConfigError: The network does not support ``recompute``, or there is no teacher.
     """
     network: Any = state.modules["classifier"].train()  # its class is the architecture's
     prepare(network.encoder, recipe.compute, name=run.architecture)
@@ -94,7 +124,8 @@ def train(
     return Training(
         state=state,
         called=[called],
-        loss=loss_of(called, method, run, steps=steps),
+        loss=loss_of(called, method, run, steps=steps, kept=state.kept),
+        before=_keeping(state, (called, sigma), method, split, run, recipe, teacher),
         after=keep,
         split=split,
         augment={"image": recipe.augment},
@@ -108,22 +139,98 @@ def train(
     )
 
 
-@torch.no_grad()
-def accuracy(network: nn.Module, split: Split, sigma: Tensor, *, draws: int, seed: int) -> float:
-    """Accuracy of ``network`` on ``draws`` noisy copies of each image.
+def _keeping(
+    state: State,
+    network: Noisy,
+    method: ModuleType,
+    split: Split,
+    run: Run,
+    recipe: Recipe,
+    teacher: Noisy | None,
+) -> Callable[[], None] | None:
+    """What sets ``state.kept`` before an epoch, of a method with a ``table`` or with ``weigh``."""
+    asks, weighs = hasattr(method, "table"), hasattr(method, "weigh")
+    require(teacher is not None or not asks, f"start: {run.method} learns from a teacher, got none")
+    if not (asks or weighs):
+        return None
+    kept, cfg = state.kept, parse(run.loss, method.Config, where="loss")
+    per_epoch = order.steps_per_epoch(len(split.labels), batch_size=recipe.batch_size)
 
-    The noise is the same at every call, and is never used in certification. Processes share the
-    images; each image is decoded once.
+    def frequencies(draws: int) -> Tensor:
+        assert teacher
+        asked = Computed(teacher[0], recipe.compute), teacher[1]
+        return votes(asked, split, draws=draws, seed=run.seed, stream=streams.STEP) / draws
+
+    def before() -> None:
+        epoch, late = divmod(state.step, per_epoch)
+        if asks and "table" not in kept:
+            kept["table"] = method.table(frequencies, cfg)
+        if late or not weighs:
+            return
+        seed, drawn = streams.torch_seed(run.seed, streams.STEP, epoch), 0
+
+        def correct(draws: int, rows: Tensor | None = None) -> Tensor:
+            nonlocal drawn
+            drawn += draws  # another call has fresh noise
+            named = {"draws": draws, "seed": seed, "stream": streams.STEP, "first": drawn - draws}
+            return _right(votes(network, split, rows, **named), split, rows)
+
+        old = kept.get("weights")
+        weights = method.weigh(old, correct, epoch=epoch, epochs=recipe.epochs, cfg=cfg)
+        if weights is not None:
+            kept["weights"] = weights
+            if not weights.sum() > 0:
+                raise TrainingError(
+                    f"epoch {epoch}: {run.method} leaves out all images, as the network is right "
+                    "about none of them often enough; let it begin later, or keep more"
+                )
+
+    return before
+
+
+def accuracy(network: nn.Module, split: Split, sigma: Tensor, *, draws: int, seed: int) -> float:
+    """Accuracy of ``network`` on ``draws`` noisy copies of each image, the same at every call."""
+    counts = votes((network, sigma), split, draws=draws, seed=seed, stream=streams.VALIDATE)
+    return _right(counts, split).sum().item() / (draws * len(split.labels))
+
+
+@torch.no_grad()
+def votes(
+    of: Noisy,
+    split: Split,
+    rows: Tensor | None = None,
+    *,
+    draws: int,
+    seed: int,
+    stream: int,
+    first: int = 0,
+) -> Tensor:
+    """Noisy copies of images that a classifier puts in each class, int32 [n, K], on the CPU.
+
+    They are ``draws`` of each image, of all or of ``rows``. The noise is a function of (seed, row,
+    draw), where draws are numbered from ``first``, and is never used in certification. Processes
+    share the images; each image is decoded once.
     """
-    at_once = max(1, EVALUATION_BATCH // draws)  # images
-    correct = torch.zeros((), dtype=torch.int64, device=sigma.device)
-    parts = torch.arange(len(split.labels)).split(at_once)
+    network, sigma = of
+    rows = torch.arange(len(split.labels)) if rows is None else rows
+    at_once, classes = max(1, EVALUATION_BATCH // draws), len(split.classes)
+    counts = torch.zeros(len(rows), classes, dtype=torch.int32, device=sigma.device)
+    places = [part for part in torch.arange(len(rows)).split(at_once) if len(part)]
     with evaluating(network):
-        for rows in parts[distributed.rank() :: distributed.world()]:
-            x = torch.from_numpy(split.pixels(rows.numpy())).to(sigma.device).repeat(draws, 1, 1, 1)
-            labels = torch.from_numpy(split.labels[rows.numpy()]).to(sigma.device).repeat(draws)
-            image = rows.to(sigma.device).repeat(draws)
-            draw = torch.arange(draws, device=sigma.device).repeat_interleave(len(rows))
-            z = streams.gaussian(seed, image, draw, tuple(x.shape[1:]), stream=streams.VALIDATE)
-            correct += (network(x + sigma * z, sigma).argmax(dim=1) == labels).sum()
-    return distributed.total(correct).item() / (draws * len(split.labels))
+        for place in places[distributed.rank() :: distributed.world()]:
+            image, place = rows[place].to(sigma.device), place.to(sigma.device)
+            x = torch.from_numpy(split.pixels(image.cpu().numpy())).to(sigma.device)
+            for draw in torch.arange(first, first + draws).to(image).split(EVALUATION_BATCH):
+                shape, images = tuple(x.shape[1:]), image.repeat(len(draw))
+                draw = draw.repeat_interleave(len(image))
+                z = streams.gaussian(seed, images, draw, shape, stream=stream)
+                found = network(x.repeat(len(draw) // len(x), 1, 1, 1) + sigma * z, sigma)
+                chosen = F.one_hot(found.argmax(dim=1), classes)
+                counts[place] += chosen.unflatten(0, (-1, len(x))).sum(dim=0)
+    return distributed.total(counts).cpu()
+
+
+def _right(counts: Tensor, split: Split, rows: Tensor | None = None) -> Tensor:
+    """Of ``counts`` of images of a split, all or ``rows``, those for their labels, [n]."""
+    labels = torch.from_numpy(split.labels)
+    return counts.gather(1, (labels if rows is None else labels[rows])[:, None])[:, 0]

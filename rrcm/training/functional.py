@@ -30,6 +30,7 @@ def loss(
     sigma: float,
     constants: dict[str, Any] | None = None,
     done: float = 1.0,
+    table: Tensor | None = None,
 ) -> Tensor:
     """The loss of a training method, a file of rrcm/training/methods/ (docs/methods.md).
 
@@ -41,17 +42,21 @@ def loss(
         sigma: Standard deviation of the noise, in pixels.
         constants: All constants of the method, as under ``loss`` of a run.
         done: Share of the training that has passed, for losses that set in gradually.
+        table: What the method keeps of these images, such as a teacher's class frequencies,
+            [B, K]; only for methods that have one (``catrs``).
 
     Returns:
         One value for each image, [B].
 
     Raises:
-        ConfigError: There is no such method, a constant is missing or unknown, or an argument is
-            of another type or out of range.
+        ConfigError: There is no such method, a constant is missing or unknown, an argument is of
+            another type or out of range, or a table is missing or not asked for.
     """
     require(x.is_floating_point(), f"x: pixels of floating point in [0, 1], got {x.dtype}")
     noise_level(sigma)
     component = registry.load("methods", method)
+    asks = hasattr(component, "table")
+    require(asks == (table is not None), f"table: {method} {'needs one' if asks else 'has none'}")
     return component.loss(
         _Blind(network),
         x,
@@ -60,6 +65,7 @@ def loss(
         draw=_draws(),
         done=done,
         cfg=parse(constants or {}, component.Config, where=method),
+        **({} if table is None else {"table": table}),
     )
 
 

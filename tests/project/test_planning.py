@@ -63,6 +63,19 @@ def test_a_loss_is_counted_by_the_passes_that_it_asks_for(planned):
     assert work.pretraining(cfg, whole.models["vit"], planned.size) == 3 * 2 + 2
 
 
+def test_what_a_method_keeps_is_counted_by_the_draws_that_it_asks_for():
+    """A teacher's 200; 100, and 16 in 10 of 16 epochs; a loss with phases by their lengths."""
+    whole = shipped("digits-all")
+    runs = {name: whole.runs[f"tiny-{name}-s050"] for name in ("catrs", "reweighting", "macer")}
+    compute = whole.recipes["scratch-8"].compute
+
+    looks = {name: work.looks(run, epochs=16, images=30) for name, run in runs.items()}
+    assert looks == {"catrs": [6_000, 0], "reweighting": [0, 30 * (100 + 160)], "macer": [0, 0]}
+    passes = {name: work.fine_tuning(run, compute, 10) for name, run in runs.items()}
+    assert (passes["catrs"], passes["macer"]) == (2 * 2 + 6 * 2, 3 * 4)
+    assert passes["reweighting"] == pytest.approx((6 * 6 + 10 * 14) / 16, rel=0.03)
+
+
 def test_sampling_grows_with_images_draws_and_the_network(planned):
     cfg = planned.params.sample
     one = planned.stage("sample@vit-rrcm-s050-seed0-e050")

@@ -28,6 +28,15 @@ RECIPE = dataclasses.replace(MINI.recipes["finetune"], epochs=1, batch_size=16)
 RECIPES = {
     "mixed": dataclasses.replace(RECIPE, mix=MIX),
     "resnet": dataclasses.replace(RECIPE, final_norm=False),
+    "reweighting": dataclasses.replace(RECIPE, epochs=3),
+    "catrs": RECIPE,
+}
+RUNS = {  # of these names, of other methods
+    name: dataclasses.replace(RUN, method=name, loss=loss)
+    for name, loss in {
+        "reweighting": {"m": 1, "steps": 1, "step": 0.2, "begin": 0.3, "keep": 0.3, "every": 1},
+        "catrs": {"lbd": 1.0, "m": 2, "steps": 1, "epsilon": 0.2, "draws": 9},
+    }.items()
 }
 RESNET = {"size": "8", "image_size": 8, "channels": 1, "mean": [0.3], "std": [0.2]}
 RESNET |= {"projector_width": 8, "projector_dim": 4}
@@ -52,7 +61,10 @@ def states(name: str, state: loop.State):
     """Train ``state``."""
     if name in PRETRAININGS:
         return pretrain.pretrain(state, DATA["train"], PRETRAININGS[name])
-    return finetune.train(state, registry.load("methods", RUN.method), DATA, RUN, RECIPES[name])
+    run, teacher = RUNS.get(name, RUN), finetune.start(RUN, RECIPE, MODEL, classes=4)
+    method, noisy = registry.load("methods", run.method), torch.tensor(RUN.sigma)
+    told = teacher.modules["classifier"], noisy
+    return finetune.train(state, method, DATA, run, RECIPES[name], teacher=told)
 
 
 def trained(name: str) -> dict[str, Tensor]:
@@ -66,6 +78,7 @@ def trained(name: str) -> dict[str, Tensor]:
             for owner, module in state.modules.items()
             for key, tensor in module.state_dict().items()
         },
+        **{f"kept.{key}": tensor for key, tensor in state.kept.items()},
         "log": torch.tensor([[*row.values()] for row in state.log], dtype=torch.float64),
         "score": torch.tensor(max(state.best_score, 0.0)),
     }

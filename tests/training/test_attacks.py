@@ -189,6 +189,28 @@ def test_a_gradient_has_a_direction_however_small_or_large_it_is(scale):
     assert found.isfinite().all() and lengths(found - x) <= 0.25001
 
 
+@few
+@given(st.integers(0, 10**6), st.floats(0.01, 5.0))
+def test_noise_that_ascends_ends_where_it_may(seed, step):
+    """On the sphere of its own length, and higher than it began; other rows do not matter."""
+    network, x = curved(), images(seed)
+    noise, settings = noises(x), {"sigma": SIGMA, "steps": 3, "step": step, "onto": attacks.as_long}
+
+    def found(rows):
+        return attacks.noise_ascent(
+            *(network, x[rows], LABELS[rows], noise[:, rows]),
+            draw=Draws(0, 0, first=rows.start),
+            until_wrong=False,
+            **settings,
+        )
+
+    whole = found(slice(0, B))
+
+    torch.testing.assert_close(lengths(whole.flatten(0, 1)), lengths(noise.flatten(0, 1)))
+    torch.testing.assert_close(torch.cat([found(slice(0, 2)), found(slice(2, B))], dim=1), whole)
+    assert not whole.requires_grad and not torch.equal(whole, noise)
+
+
 @both
 def test_attacks_leave_the_network_as_it_was(name):
     """Modes of all its layers, BatchNorm's statistics, gradients of the weights; and no graph."""

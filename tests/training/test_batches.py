@@ -34,6 +34,22 @@ def test_an_epoch_takes_full_batches_and_no_image_twice(shards, number, seed, da
     assert {*rows} <= {*range(images)}
 
 
+def test_weights_are_relative_frequencies_of_an_epoch():
+    """Independent draws: 10 % more or fewer of 10,000 would be ten standard errors; 0 is never."""
+    weights = torch.tensor([0.0, 1.0, 2.0, 3.0], dtype=torch.float64).repeat(10_000)
+    setting = {"shards": (40_000,), "batch_size": 40_000, "seed": 3, "weights": weights}
+    (one, other) = (order.rows(step, **setting) for step in range(2))
+
+    assert (one % 4).bincount().tolist() == pytest.approx([0, 6667, 13_333, 20_000], rel=0.05)
+    assert not torch.equal(one, other) and len(one.unique()) < len(one)
+    halves = [order.rows(step, **setting | {"batch_size": 20_000}) for step in range(2)]
+    assert torch.equal(torch.cat(halves), one), "one order for an epoch"
+    again = order.rows(0, **setting | {"weights": weights.clone()})
+    assert torch.equal(again, one) and not torch.equal(
+        order.rows(0, **setting | {"weights": weights.flip(0)}), one
+    )
+
+
 @few
 @given(st.integers(0, 2**31), st.integers(0, 1000))
 def test_every_epoch_and_every_seed_has_an_order_of_its_own(seed, number):

@@ -17,7 +17,16 @@ from torch import nn
 from rrcm.core.errors import ConfigError
 from rrcm.training.engine.computing import Computed
 from rrcm.training.engine.draws import Draws
-from rrcm.training.methods import consistency, gaussian, macer, smoothadv, smoothmix, stability
+from rrcm.training.methods import (
+    catrs,
+    consistency,
+    gaussian,
+    macer,
+    reweighting,
+    smoothadv,
+    smoothmix,
+    stability,
+)
 from rrcm.training.shared import attacks
 
 B, K = 12, 3
@@ -31,6 +40,9 @@ SMOOTHADV = {"attack": "pgd", "epsilon": 0.5, "steps": 3, "m": 3, "multi_noise":
 SMOOTHADV |= {"warmup": 1.0, "lbd": 0.0, "eta": 0.0}
 SMOOTHMIX = {"m": 3, "steps": 3, "alpha": 0.4, "eta": 5.0, "warmup": 1.0}
 SMOOTHMIX |= {"one_step": False, "max_norm": math.inf}
+CATRS = {"lbd": 3.0, "m": 3, "steps": 2, "epsilon": 0.6, "draws": 10}
+REWEIGHTING = {"m": 3, "steps": 3, "step": 0.1, "begin": 0.5, "keep": 0.5, "every": 2}
+TABLE = torch.tensor([[0.7, 0.3, 0.0], [0.2, 0.2, 0.6]]).double().repeat(B // 2, 1)
 
 
 class Network(nn.Module):
@@ -54,8 +66,9 @@ def images():
 
 def loss(method, network=None, *, constants, done=0.75, sigma=SIGMA, y=LABELS, **changed):
     cfg = method.Config(**constants | changed)
-    network = network or Network()
-    return method.loss(network, images(), y, sigma=sigma, draw=Draws(0, 0), done=done, cfg=cfg)
+    network, named = network or Network(), {"sigma": sigma, "draw": Draws(0, 0), "done": done}
+    named |= {"table": TABLE} if hasattr(method, "table") else {}
+    return method.loss(network, images(), y, cfg=cfg, **named)
 
 
 def drawn(m):
@@ -218,6 +231,75 @@ def test_smoothmix_is_its_equation(changed):
     assert_same(loss(smoothmix, network, constants=SMOOTHMIX, **changed), expected, network)
 
 
+def uphill(network, x, v, q):
+    """Unit gradient, by the noise ``v`` of one copy, of its cross-entropy to ``q``."""
+    v = v.clone().requires_grad_()
+    (-(q * p(network, x + v).log()).sum()).backward()
+    return v.grad / v.grad.norm()
+
+
+def naive_catrs(network):
+    """Equation 62, and how many images learn from all of their copies."""
+    x, (noise, draw) = images(), drawn(3)
+    chances, total, easy = draw.uniform(x, 3), [], 0
+    for i in range(B):
+        copies = [p(network, x[i] + e) for e in noise[:, i]]
+        share = sum(int(c.argmax() == LABELS[i]) for c in copies) / 3
+        count = max(1, int((chances[i] < share).sum()))
+        losses = torch.stack([-c[LABELS[i]].log() for c in copies]).sort().values
+        total.append(losses[:count].sum() / 3)
+        if count < 3:
+            continue
+        easy, apart = easy + 1, []
+        for e in noise[:, i]:
+            v = e
+            for _ in range(2):
+                v = v + 0.6 * uphill(network, x[i], v, TABLE[i])
+                v = e + (v - e) * min(1.0, 0.6 / (v - e).norm().item())
+                scale = (e.square().mean() / v.square().mean()).sqrt()
+                v = e.mean() + scale * (v - v.mean())
+            q = p(network, x[i] + v)
+            apart.append(sum(t * (t / c).log() for t, c in zip(TABLE[i], q, strict=True) if t > 0))
+        total[-1] = total[-1] + 3 * torch.stack(apart).max()
+    return torch.stack(total), easy
+
+
+def test_catrs_is_its_equation():
+    network = Network()
+    expected, easy = naive_catrs(network)
+
+    assert 0 < easy < B, "the test should see easy and hard images"
+    assert_same(loss(catrs, network, constants=CATRS), expected, network)
+
+
+def naive_reweighting(network):
+    """Equation 63, and the copies that were never, later, and at once misclassified."""
+    x, (noise, _), total, missed = images(), drawn(3), [], []
+    for i in range(B):
+        losses = []
+        for e in noise[:, i]:
+            v, taken = e, 0
+            while taken < 3 and p(network, x[i] + v).argmax() == LABELS[i]:
+                v = v + 0.1 * uphill(network, x[i], v, torch.eye(K)[LABELS[i]])
+                v, taken = v * e.norm() / v.norm(), taken + 1
+            missed.append(taken)
+            losses.append(-p(network, x[i] + v)[LABELS[i]].log())
+        total.append(sum(losses) / 3)
+    return torch.stack(total), missed
+
+
+def test_reweighting_is_its_equation():
+    """And before its second phase it is cross-entropy on copies."""
+    network, x, (noise, _) = Network(), images(), drawn(3)
+    expected, taken = naive_reweighting(network)
+    plain = [sum(-p(network, x[i] + e)[LABELS[i]].log() for e in noise[:, i]) / 3 for i in range(B)]
+
+    assert {0, 1, 3} <= {*taken}, "the test should see every end of the search"
+    assert_same(loss(reweighting, network, constants=REWEIGHTING), expected, network)
+    found = loss(reweighting, network, constants=REWEIGHTING, done=0.49)
+    assert_same(found, torch.stack(plain), network)
+
+
 T, M = 5, 4
 COSTS = [  # docs/methods.md: gradients of an image in a step, and passes
     (gaussian, {}, {}, (1, 3)),
@@ -230,6 +312,9 @@ COSTS = [  # docs/methods.md: gradients of an image in a step, and passes
         ((T - 1) * M + 1, 2 * (T - 1) * M + 3),
     ),
     (smoothmix, SMOOTHMIX, {"steps": T, "m": M}, (T * M + 2 * M, 2 * T * M + 6 * M)),
+    (catrs, CATRS, {"steps": T, "m": M}, (T * M + 2 * M, 2 * T * M + 6 * M)),
+    (reweighting, REWEIGHTING, {"steps": T, "m": M}, (T * M + M, 2 * T * M + 3 * M)),
+    (reweighting, REWEIGHTING, {"begin": 1.0, "m": M}, (M, 3 * M)),
 ]
 
 

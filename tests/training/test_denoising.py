@@ -356,7 +356,8 @@ class Spy(nn.Module):
 
 def test_a_conditional_network_is_told_the_representation_of_the_clean_image():
     """That of the very image, as it is augmented, at the clean end; the guide is not trained."""
-    batch = Batch(step=0, views={"image": torch.rand(6, 1, 8, 8)}, labels=torch.arange(6))
+    rows = torch.arange(6)
+    batch = Batch(step=0, views={"image": torch.rand(6, 1, 8, 8)}, labels=rows, rows=rows)
     spy = Spy()
     training.loss_of(spy, told(), TOLD)(batch, Draws(0, 0))["diffusion"].mean().backward()
 

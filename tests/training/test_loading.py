@@ -99,6 +99,7 @@ def test_processes_that_share_a_batch_have_the_rows_of_one(source, monkeypatch):
                 step=batch.step,
                 views={name: view[rows] for name, view in batch.views.items()},
                 labels=batch.labels[rows],
+                rows=batch.rows[rows],
             )
             for batch in whole
         ]
@@ -124,6 +125,7 @@ def test_without_augmentation_batches_are_what_evaluation_sees(photos):
 
             assert torch.equal(batch.views["plain"], torch.from_numpy(split.pixels(rows)))
             assert torch.equal(batch.labels, torch.from_numpy(split.labels[rows]))
+            assert batch.rows.tolist() == rows.tolist()
 
 
 def test_what_is_done_to_batches_comes_after_pictures(photos):

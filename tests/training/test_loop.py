@@ -220,7 +220,7 @@ def test_parts_of_a_batch_add_up_to_its_gradient():
 
 
 def test_parts_of_a_batch_are_equal():
-    batch = loading.Batch(step=0, views={}, labels=torch.zeros(16))
+    batch = loading.Batch(step=0, views={}, labels=torch.zeros(16), rows=torch.arange(16))
 
     with pytest.raises(ConfigError, match=r"compute\.accumulate: 16 images .* in 3 equal parts"):
         loop._backward(nn.Identity(), batch, accumulate=3, seed=0)

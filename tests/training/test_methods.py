@@ -29,11 +29,18 @@ def model():
     return Linear(12, K)
 
 
-def method_loss(method, network, *, x=None, y=None, sigma=SIGMA, done=0.75, **changed):
+def told(method, images, classes=K):
+    """What else a method's loss is given: a table of probabilities that grow with the class."""
+    rising = torch.arange(1.0, classes + 1).expand(images, -1)
+    return {"table": rising / rising.sum(dim=1, keepdim=True)} if hasattr(method, "table") else {}
+
+
+def method_loss(method, network, *, x=None, y=None, sigma=SIGMA, done=0.75, classes=K, **changed):
     cfg = method.Config(**constants(method) | changed)
     images, labels = batch()
     x, y = images if x is None else x, labels if y is None else y
-    return method.loss(network, x, y, sigma=sigma, draw=Draws(0, 0), done=done, cfg=cfg)
+    named = {"sigma": sigma, "draw": Draws(0, 0), "done": done, "cfg": cfg}
+    return method.loss(network, x, y, **named, **told(method, len(x), classes))
 
 
 every = pytest.mark.parametrize("name", registry.names("methods"))
@@ -53,12 +60,31 @@ def test_method(name):
 
 @every
 def test_every_knob_of_a_method_turns_something(name):
+    """The loss, or what is kept of the images."""
     method, network = registry.load("methods", name), model()
+
+    def found(**changed):
+        cfg = method.Config(**constants(method) | changed)
+        return torch.cat([method_loss(method, network, **changed), *kept(method, cfg)])
 
     assert bool(constants(method)) == (name != "gaussian")
     for knob in constants(method):
-        changed = method_loss(method, network, **{knob: turned(method, knob)})
-        assert not torch.allclose(method_loss(method, network), changed), f"{knob} does nothing"
+        changed = found(**{knob: turned(method, knob)})
+        assert not torch.allclose(found(), changed), f"{knob} does nothing"
+
+
+def kept(method, cfg, epochs=8):
+    """A table of teachers sure by the number of draws, and weights of images ever easier."""
+    if hasattr(method, "table"):
+        yield method.table(lambda draws: torch.full((B,), 1.0 * draws), cfg)
+    weights, images = None, torch.arange(B)
+    for epoch in range(epochs) if hasattr(method, "weigh") else ():
+
+        def correct(draws, rows=images, *, epoch=epoch):
+            return ((rows + epoch) * draws // (B + epochs)).long()
+
+        weights = method.weigh(weights, correct, epoch=epoch, epochs=epochs, cfg=cfg)
+        yield torch.zeros(B) if weights is None else weights.float()
 
 
 @every
@@ -77,8 +103,8 @@ def test_method_draws_for_its_part_of_a_batch_what_one_process_would(name):
     cfg = method.Config(**constants(method))
 
     def loss(rows):
-        draw = Draws(3, 5, first=rows.start)
-        return method.loss(network, x[rows], y[rows], sigma=SIGMA, draw=draw, done=0.75, cfg=cfg)
+        named = {"sigma": SIGMA, "draw": Draws(3, 5, first=rows.start), "done": 0.75, "cfg": cfg}
+        return method.loss(network, x[rows], y[rows], **named, **told(method, len(y[rows])))
 
     parts = [loss(slice(0, 24)), loss(slice(24, B))]
 
@@ -131,7 +157,7 @@ DEGENERATE = {
 def test_method_is_finite_at_the_edges(name, case):
     """So is its gradient, on right and wrong answers alike."""
     changed = {"classes": K, "images": B, "scale": 1.0} | DEGENERATE[case]
-    classes, images, scale = (changed.pop(key) for key in ("classes", "images", "scale"))
+    images, scale, classes = changed.pop("images"), changed.pop("scale"), changed["classes"]
     torch.manual_seed(0)
     network, (x, y) = Linear(12, classes), batch()
     with torch.no_grad():

@@ -39,7 +39,8 @@ class State:
 
     ``passes`` is the number of forward passes for each image in the latest step, a backward pass
     counting as two. ``gradients`` is the number of gradient evaluations so far: forward passes of
-    one image that were followed by a backward pass.
+    one image that were followed by a backward pass. ``kept`` has what a method keeps of each
+    training image: ``weights`` (`order.rows`), float64 [N], and its ``table``, [N, ...].
     """
 
     modules: dict[str, nn.Module]
@@ -49,6 +50,7 @@ class State:
     best_score: float = -math.inf
     best: dict[str, Tensor] = field(default_factory=dict)
     gradients: int = 0
+    kept: dict[str, Tensor] = field(default_factory=dict)
     passes: float = 0.0  # not saved
 
     @property
@@ -65,6 +67,7 @@ class State:
     def save(self, path: Path) -> None:
         """Write everything to ``path``, atomically."""
         tensors = {f"best/{name}": tensor for name, tensor in self.best.items()}
+        tensors |= {f"kept/{name}": tensor for name, tensor in self.kept.items()}
         for name, module in self.modules.items():
             tensors |= {f"{name}/{key}": tensor for key, tensor in module.state_dict().items()}
         for i, moments in self.optimizer.state_dict()["state"].items():
@@ -99,6 +102,7 @@ class State:
         self.step, self.log = numbers["step"], numbers["log"]
         self.gradients = numbers["gradients"]
         self.best_score, self.best = numbers["best_score"], parts.get("best", {})
+        self.kept |= parts.get("kept", {})
         return True
 
 
@@ -134,6 +138,8 @@ class Training:
         state: Initial or resumed; parameter groups of its optimizer may have an ``lr_scale``.
         called: Networks whose passes are counted, first the one whose operations are.
         loss: Maps (part of a batch, random draws) to the terms of the loss, [rows] each.
+        before: What precedes an epoch, or the rest of one; may set what ``state`` keeps. Without it
+            batches are loaded ahead across the ends of epochs.
         after: What follows a step, or the start if there are no steps; adds its numbers to the log.
         split: The images.
         augment: For each view its list of augmentations.
@@ -149,6 +155,7 @@ class Training:
     state: State
     called: list[Computed]
     loss: Loss
+    before: Callable[[], None] | None = None
     after: Callable[[], dict[str, float]] = dict
     split: Split
     augment: dict[str, list[Any]]
@@ -167,14 +174,14 @@ class Training:
             ConfigError: A batch cannot be split evenly, or the augmentations are not of the images.
             TrainingError: The loss or its gradient is not finite.
         """
-        state, optimizer, steps, batches = self.state, self.optimizer, self.steps, self._batches()
+        state, optimizer, steps = self.state, self.optimizer, self.steps
         shared = distributed.averaging(_Terms(state.modules, self.loss))
         parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
         warmup = 0 if optimizer.clip_warmup else math.ceil(optimizer.warmup * steps)
         per_epoch = order.steps_per_epoch(len(self.split.labels), batch_size=self.batch_size)
         if not steps:
             self.after()
-        for batch in batches:
+        for batch in self._batches(per_epoch):
             lr = optimizer.lr * rate(state.step, optimizer, steps=steps, per_epoch=per_epoch)
             for group in state.optimizer.param_groups:
                 group["lr"] = lr * group.get("lr_scale", 1.0)
@@ -197,19 +204,24 @@ class Training:
                 state.log.append(row | more)
             yield state
 
-    def _batches(self) -> Iterator[Batch]:
-        batches = loading.batches(
-            self.split,
-            self.augment,
-            batch_size=self.batch_size,
-            seed=self.seed,
-            start=self.state.step,
-            stop=self.steps,
-            device=self.state.device,
-            workers=self.compute.workers,
-            where=self.where,
-        )
-        return map(self.mixed, batches)
+    def _batches(self, per_epoch: int) -> Iterator[Batch]:
+        state, each = self.state, per_epoch if self.before else self.steps
+        while state.step < self.steps:
+            if self.before:
+                self.before()
+            batches = loading.batches(
+                self.split,
+                self.augment,
+                batch_size=self.batch_size,
+                seed=self.seed,
+                start=state.step,
+                stop=min(self.steps, (state.step // each + 1) * each),
+                device=state.device,
+                workers=self.compute.workers,
+                where=self.where,
+                weights=state.kept.get("weights"),
+            )
+            yield from map(self.mixed, batches)
 
 
 def rate(step: int, optimizer: Optimizer, *, steps: int, per_epoch: int) -> float:
@@ -248,6 +260,7 @@ def _backward(shared: nn.Module, batch: Batch, *, accumulate: int, seed: int) ->
             step=batch.step,
             views={name: x[start : start + size] for name, x in batch.views.items()},
             labels=batch.labels[start : start + size],
+            rows=batch.rows[start : start + size],
         )
         draw = Draws(seed, batch.step, first=distributed.rank() * rows + start)
         parallel = shared if isinstance(shared, DistributedDataParallel) else None

@@ -1,20 +1,22 @@
 """Adversarial attacks on the smoothed classifier, for adversarial training.
 
-Both attacks maximise the loss of the mean prediction over m noisy copies, whose noise is the same
+PGD and DDN maximise the loss of the mean prediction over m noisy copies, whose noise is the same
 at every step. PGD is that of SmoothAdv, Salman et al. (2019), arXiv:1906.04584, and, without a
 bound on the norm, of SmoothMix; DDN is that of Rony et al. (2018), arXiv:1811.09600, as SmoothAdv
-uses it. Guarantees:
+uses it. `noise_ascent` moves the noise of each copy by itself, for CAT-RS and reweighting.
+Guarantees:
 
 - The network is put in evaluation mode, and its modes are restored afterwards, also after an error.
   Gradients of weights are left alone, and are not computed, unless the network is compiled.
 - Rows do not depend on other rows of the batch; the number of random draws is the same for all.
 - Returned images are detached, in [0, 1] if they were, and within ``radius`` of the image (up to
-  the rounding of a norm).
+  the rounding of a norm). Returned noise is detached.
 
 B = batch, K = classes, m = noisy copies per image. Equation numbers are those of docs/theory.md.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +112,41 @@ def ddn(
     return project(x + best, x, radius=radius)
 
 
+@torch.no_grad()
+def noise_ascent(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    noise: Tensor,
+    *,
+    sigma: Tensor,
+    steps: int,
+    step: float,
+    onto: Callable[[Tensor, Tensor], Tensor],
+    until_wrong: bool,
+    draw: Draws,
+) -> Tensor:
+    r"""Gradient ascent of the noise of each copy on that copy's own loss (eq. 66), as ``noise``.
+
+    .. math:: v_{k+1} = \Pi \left( v_k + a\, g_k / \Vert g_k \Vert_2 \right), \qquad
+              g_k = -\nabla_v \sum_c y_c \log p(c \mid x + v_k), \qquad v_0 = \varepsilon
+
+    \Pi is ``onto``, of noise and what it started from, [m B, C, H, W] both. With
+    ``until_wrong`` the first noise is kept that makes its copy misclassified. Other arguments are
+    those of `pgd`.
+    """
+    m, start = len(noise), noise.flatten(0, 1)
+    spare = draw.normal(x).repeat(m, 1, 1, 1)
+    x, y = x.repeat(m, 1, 1, 1), y.repeat(m, *[1] * (y.ndim - 1))
+    moved = start
+    with evaluating(model):
+        for _ in range(steps):
+            ascent, log_p = _ascent(model, x, y, moved[None], sigma=sigma, spare=spare)
+            stays = until_wrong & (_mode(log_p) != classes(y))
+            moved = torch.where(_per_row(stays), moved, onto(moved + step * ascent, start))
+    return moved.unflatten(0, noise.shape[:2])
+
+
 def project(point: Tensor, x: Tensor, *, radius: float) -> Tensor:
     """Projection of each ``point`` on the L2 ball of ``radius`` around its ``x``, [B, C, H, W].
 
@@ -144,6 +181,11 @@ def _shorter(
     length = _length(offset)
     better = adversarial & (length < shortest)
     return torch.where(_per_row(better), offset, best), torch.where(better, length, shortest)
+
+
+def as_long(noise: Tensor, start: Tensor) -> Tensor:
+    """``noise`` [B, C, H, W], each scaled to the length of its ``start``."""
+    return _of_length(noise, _length(start))
 
 
 def _of_length(offset: Tensor, norm: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Augmented batches of a training split, step by step, on the training device.
 
-Guarantee: a row of a batch is a function of the seed, the step and the row's place in the batch of
-all processes. It does not depend on the number of workers, on how processes share the batch, or on
-the step at which training resumed.
+Guarantee: a row of a batch is a function of the seed, the step, the weights of the rows if there
+are any, and the row's place in the batch of all processes. It does not depend on the number of
+workers, on how processes share the batch, or on the step at which training resumed.
 """
 
 import io
@@ -39,6 +39,7 @@ class Batch:
     step: int
     views: dict[str, Tensor]  # float32 in [0, 1], [b, C, H, W] each
     labels: Tensor  # int64 [b]
+    rows: Tensor  # of the training split, int64 [b], on the CPU
 
 
 def batches(
@@ -52,8 +53,11 @@ def batches(
     device: torch.device | str,
     workers: int,
     where: str,
+    weights: Tensor | None = None,
 ) -> Iterator[Batch]:
     """The batches of steps ``start`` to ``stop`` - 1, in order.
+
+    ``weights`` are those of `order.rows` at all of these steps.
 
     Arrays are copied to the device once and augmented there. Picture files are prepared by
     ``workers`` processes ahead of time, or by this process if that is 0, and copied to the device
@@ -78,6 +82,7 @@ def batches(
         rows=rows,
         first=distributed.rank() * rows,
         seed=seed,
+        weights=weights,
     )
     order.steps_per_epoch(len(split.labels), batch_size=batch_size)  # checks the batch size
     steps = range(start, stop)
@@ -105,10 +110,12 @@ class _Part(Dataset[dict[str, Tensor] | DataError]):
     rows: int
     first: int
     seed: int
+    weights: Tensor | None
 
     def chosen(self, step: int) -> Tensor:
         """Rows of the split, int64 [b]."""
-        rows = order.rows(step, shards=self.shards, batch_size=self.batch_size, seed=self.seed)
+        size, seed, weights = self.batch_size, self.seed, self.weights
+        rows = order.rows(step, shards=self.shards, batch_size=size, seed=seed, weights=weights)
         return rows[self.first : self.first + self.rows]
 
     def __getitem__(self, step: int) -> dict[str, Tensor] | DataError:
@@ -176,11 +183,13 @@ def _augmented(
             name: Draws(part.seed, step, first=part.first, purpose=f"augment/{name}")
             for name in part.views
         }
+        rows = part.chosen(step)
         yield Batch(
             step=step,
             views={
                 name: part.views[name](pixels.float() / part.split.max_value, draws[name])
                 for name, pixels in views.items()
             },
-            labels=labels[part.chosen(step)].to(device),
+            labels=labels[rows].to(device),
+            rows=rows,
         )

@@ -21,17 +21,23 @@ def steps_per_epoch(images: int, *, batch_size: int) -> int:
     return images // batch_size
 
 
-def rows(step: int, *, shards: tuple[int, ...], batch_size: int, seed: int) -> Tensor:
+def rows(
+    step: int, *, shards: tuple[int, ...], batch_size: int, seed: int, weights: Tensor | None = None
+) -> Tensor:
     """Rows of the training split at ``step``, int64 [batch_size].
 
     ``shards`` counts the images of each shard; images in memory are one shard. Shards are shuffled,
     then the images of each group of `WINDOW` shards, so that a step reads from a few files only.
 
-    Guarantee: within an epoch no row comes twice, and every epoch has its own order. The cost does
-    not depend on ``step``.
+    With ``weights`` [N] the rows of an epoch are drawn from all, independently and in proportion to
+    them, without regard to shards.
+
+    Guarantee: within an epoch without weights no row comes twice, and every epoch has its own
+    order. The cost does not depend on ``step``.
     """
     epoch, place = divmod(step, steps_per_epoch(sum(shards), batch_size=batch_size))
-    return _order(shards, seed, epoch)[place * batch_size : (place + 1) * batch_size]
+    order = _order(shards, seed, epoch) if weights is None else _drawn(weights, seed, epoch)
+    return order[place * batch_size : (place + 1) * batch_size]
 
 
 @lru_cache(maxsize=2)  # ordering a million images takes longer than a step
@@ -45,3 +51,9 @@ def _order(shards: tuple[int, ...], seed: int, epoch: int) -> Tensor:
         images = torch.cat([torch.arange(ends[i] - shards[i], ends[i]) for i in window.tolist()])
         parts.append(images[torch.randperm(len(images), generator=generator)])
     return torch.cat(parts)
+
+
+@lru_cache(maxsize=2)  # a tensor equals itself alone
+def _drawn(weights: Tensor, seed: int, epoch: int) -> Tensor:
+    generator = torch.Generator().manual_seed(streams.torch_seed(seed, streams.ORDER, epoch))
+    return torch.multinomial(weights, len(weights), replacement=True, generator=generator)
