@@ -1,7 +1,7 @@
 """Backend for timm classifiers, with timm's pretrained weights or those in a file."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import timm
 import torch
@@ -12,13 +12,8 @@ from rrcm.core.errors import BackendError, one_line
 from rrcm.core.registry import suggest
 from rrcm.core.schema import shown
 from rrcm.inference.foreign import _network
-from rrcm.models import state_dict
+from rrcm.models.field import reading
 
-PREFIXES = ("module.", "model.", "_orig_mod.")  # prefixes of parameter names, added by wrappers
-KEYS = (  # of files of training programs: those of timm's loader in its order, then others
-    *("state_dict_ema", "model_ema", "state_dict", "model"),
-    *("model_state_dict", "ema", "net", "best", "last"),
-)
 OPTIONS: dict[Any, tuple[str, ...]] = {  # of timm's trainer, on a network and its pictures
     tuple[float, ...]: ("mean", "std"),
     tuple[int, ...]: ("input_size", "img_size"),
@@ -26,8 +21,22 @@ OPTIONS: dict[Any, tuple[str, ...]] = {  # of timm's trainer, on a network and i
     str: ("interpolation", "gp"),
 }
 OF_TRAINER = "gp"  # an option that no other program has
+Channels = tuple[float, ...] | None
 OF_TORCH = ("torch/folder", "torch/image_folder")  # data sets, beside timm's own folders
-AVERAGED = "n_averaged"  # PyTorch's AveragedModel counts in it
+
+
+class Opened(NamedTuple):
+    """A network for pictures of ``shape`` [C, H, W], and how they are prepared, as of `Backend`."""
+
+    network: nn.Module
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    notes: tuple[str, ...]
+    natural: bool = False
+    crop_pct: float = 0.875
+    interpolation: str = "bilinear"
+    resize: str = "crop"
 
 
 class Backend(_network.Backend):
@@ -64,53 +73,70 @@ class Backend(_network.Backend):
             CheckpointError: ``weights`` is missing, damaged, or no state dict.
             ConfigError: ``mean`` or ``std`` is invalid.
         """
-        if not timm.is_model(name):
-            known = timm.list_models()
-            raise BackendError(f"timm has no {name!r}.{suggest(name.partition('.')[0], known)}")
         if device == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        state, said = None, dict[str, Any]()
-        notes: list[str] = []
-        made = name
-        if weights is not None:
-            state, options, notes = _read(weights)
-            made, said = _named(name, weights, options), _said(weights, options)
-            for key, value in (("mean", mean), ("std", std), ("size", size)):
-                if value and key in said and not _equal(value, said[key]):
-                    notes.append(f"{weights}: trained with {key} {said[key]}, and not {value}")
-            data = str(options.get("dataset") or "")
-            self.natural = OF_TRAINER in options and "/" not in data
-            own_order = [] if self.natural or data in ("", *OF_TORCH) else [data]
-            for origin in (*own_order, *filter(None, [options.get("class_map")])):
-                notes.append(
-                    f"{weights}: its classes are in the order of {shown(origin)}; name them so "
-                    "with --classes"
-                )
-        self.notes = tuple(notes)
-        size = size or said.get("size")
-        network = _build(made, state, weights, size, said).eval().to(device)
-        own: Any = network.pretrained_cfg
-        cfg = own | said
-        channels, *sides = own["input_size"]
-        channels = _width(state or {}, own["first_conv"], 1) or channels
-        self.crop_pct: float = cfg["crop_pct"] or 0.875
-        self.interpolation: str = cfg["interpolation"]
-        if (mode := cfg["crop_mode"]) == "squash":
-            self.resize = "squash"
-        if (mode == "squash" and self.crop_pct != 1) or mode == "border":
-            self.notes += (
-                f"{name}: timm prepares pictures by crop_mode {mode} at crop_pct {self.crop_pct}, "
-                "which --resize does not: prepare them, at the network's size",
-            )
+        made = opened(name, weights, mean, std, size)
+        self.notes, self.natural, self.resize = made.notes, made.natural, made.resize
+        self.crop_pct, self.interpolation = made.crop_pct, made.interpolation
         super().__init__(
-            network,
+            made.network.to(device),
             sigma=sigma,
-            shape=(channels, *(size or sides)),
-            mean=mean or _adapted(cfg["mean"], channels),
-            std=std or _adapted(cfg["std"], channels),
+            shape=made.shape,
+            mean=made.mean,
+            std=made.std,
             name=name,
             count_nan=count_nan,
         )
+
+
+def opened(
+    name: str, weights: Path | None, mean: Channels, std: Channels, size: tuple[int, int] | None
+) -> Opened:
+    """Build ``name`` and load ``weights``; arguments and errors as of `Backend`."""
+    if not timm.is_model(name):
+        known = timm.list_models()
+        raise BackendError(f"timm has no {name!r}.{suggest(name.partition('.')[0], known)}")
+    state, said = None, dict[str, Any]()
+    notes: list[str] = []
+    made, natural = name, False
+    if weights is not None:
+        read = reading.read(weights)
+        state, options, notes = read.tensors, read.found.options, [*read.notes]
+        made, said = _named(name, weights, options), _said(weights, options)
+        for key, value in (("mean", mean), ("std", std), ("size", size)):
+            if value and key in said and not _equal(value, said[key]):
+                notes.append(f"{weights}: trained with {key} {said[key]}, and not {value}")
+        data = str(options.get("dataset") or "")
+        natural = OF_TRAINER in options and "/" not in data
+        own_order = [] if natural or data in ("", *OF_TORCH) else [data]
+        for origin in (*own_order, *filter(None, [options.get("class_map")])):
+            notes.append(
+                f"{weights}: its classes are in the order of {shown(origin)}; name them so "
+                "with --classes"
+            )
+    size = size or said.get("size")
+    network = _build(made, state, weights, size, said).eval()
+    own: Any = network.pretrained_cfg
+    cfg = own | said
+    channels, *sides = own["input_size"]
+    channels = _width(state or {}, own["first_conv"], 1) or channels
+    crop_pct: float = cfg["crop_pct"] or 0.875
+    if ((mode := cfg["crop_mode"]) == "squash" and crop_pct != 1) or mode == "border":
+        notes.append(
+            f"{name}: timm prepares pictures by crop_mode {mode} at crop_pct {crop_pct}, "
+            "which --resize does not: prepare them, at the network's size",
+        )
+    return Opened(
+        network=network,
+        shape=(channels, *(size or sides)),
+        mean=mean or _adapted(cfg["mean"], channels),
+        std=std or _adapted(cfg["std"], channels),
+        notes=tuple(notes),
+        natural=natural,
+        crop_pct=crop_pct,
+        interpolation=cfg["interpolation"],
+        resize="squash" if mode == "squash" else "crop",
+    )
 
 
 def _build(
@@ -180,23 +206,6 @@ def _said(path: Path, options: dict[Any, Any]) -> dict[str, Any]:
     }
     said["size"] = ((said.get("input_size") or said.get("img_size") or ()) * 2)[-2:]
     return {key: value for key, value in said.items() if value}
-
-
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[Any, Any], list[str]]:
-    """The tensors of a file, under the network's own names; its options; and notes."""
-    found = state_dict.find(path, KEYS, hint=f"the weights may lie under {', '.join(KEYS)}")
-    state = found.tensors
-    state.pop(AVERAGED, None)
-    while prefix := next(
-        (p for p in PREFIXES if state and all(k.startswith(p) for k in state)), ""
-    ):
-        state = {key.removeprefix(prefix): tensor for key, tensor in state.items()}
-    taken, others = (" and ".join(keys) for keys in (found.keys, found.others))
-    note = (
-        f"{path}: {taken} was taken, as by timm's loader, and not {others}; to certify that, save "
-        "it in a file of its own"
-    )
-    return state, found.options, [note] if others else []
 
 
 def _adapted(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
