@@ -34,11 +34,8 @@ from rrcm.models.trained.denoiser import Schedule
 FOLDER = Path("imported")
 RECIPES = {True: "imported", False: "imported-skip-norm"}  # by final_norm
 NETWORK = "unet"  # of denoisers
-OF_RRCM = "patch_embed."  # a part of the names in its checkpoints
-NAMES = {  # networks of other repositories that are here, too: their names of layers, and ours
-    "resnet": {"fc": "head"},
-    "lenet": {"fc1": "encoder.linear3", "fc2": "head"},
-}
+# Networks of other repositories that are here, too: their names of layers, and ours.
+NAMES = {"resnet": {"fc": "head"}, "lenet": {"fc1": "encoder.linear3", "fc2": "head"}}
 
 
 def import_checkpoint(
@@ -63,7 +60,7 @@ def import_checkpoint(
     if not (math.isfinite(sigma) and sigma > 0):
         raise ConfigError(f"--sigma: must be positive, got {sigma}")
     tensors = reading.read(file)
-    if any(OF_RRCM in key for key in tensors.tensors):
+    if any("patch_embed." in key for key in tensors.tensors):
         read = rrcm_release.read(file, heads=heads, final_norm=not skip_norm)
     else:
         read = _of_others(file, tensors, normalise)

@@ -44,7 +44,7 @@ def test_logits_are_those_of_the_description(tmp_path: Path, case: str):
     assert len(found.notes) == 1 + ("model_ema" in said)  # which of several was taken
 
 
-@pytest.mark.parametrize("name", ["resnet50", "resnet34", "resnext50_32x4d", "wide_resnet50_2"])
+@pytest.mark.parametrize("name", ["resnet50", "resnet34", "resnext50_32x4d"])
 def test_residual_networks_are_those_of_torchvision(name: str):
     torch.manual_seed(0)
     own = torchvision.models.get_model(name).eval()
@@ -55,17 +55,6 @@ def test_residual_networks_are_those_of_torchvision(name: str):
     with torch.inference_mode():
         assert torch.allclose(found.network(x), own(x), rtol=1e-5, atol=1e-5)
     assert found.shape == (3, 224, 224) and found.classes == 1000
-
-
-def test_published_networks_have_their_numbers_of_parameters():
-    """Golden: 272,474 and 1,730,714 parameters (ResNet-20, 110), 431,080 (LeNet)."""
-    deep = field.residual((18, 18, 18), (16, 32, 64), 10)
-    counted = {}
-    for state in (field.SMALL, deep, field.lenet()):
-        found = recognise.network(Path("net.pth"), state)
-        counted[found.name] = sum(p.numel() for p in found.network.parameters())
-
-    assert counted == {"ResNet-20": 272_474, "ResNet-110": 1_730_714, "LeNet": 431_080}
 
 
 def test_a_file_of_timms_trainer_is_what_it_says(tmp_path: Path):

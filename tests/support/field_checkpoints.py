@@ -15,31 +15,29 @@ State = dict[str, torch.Tensor]
 
 
 class Drawn(dict):
-    """A state dict that grows by layers."""
+    """A state dict that grows by layers, drawn by a seed."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self.generator = torch.Generator().manual_seed(seed)
 
-    def draw(self, *shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=self.generator)
+    def add(self, name: str, *shape: int, scale: float = 0.2, centre: float = 0.0) -> None:
+        self[name] = centre + scale * torch.randn(*shape, generator=self.generator)
 
     def conv(self, name: str, after: int, before: int, kernel: int, *, bias: bool = False) -> None:
         scale = (2 / (before * kernel**2)) ** 0.5
-        self[f"{name}.weight"] = scale * self.draw(after, before, kernel, kernel)
+        self.add(f"{name}.weight", after, before, kernel, kernel, scale=scale)
         if bias:
-            self[f"{name}.bias"] = 0.1 * self.draw(after)
+            self.add(f"{name}.bias", after)
 
     def norm(self, name: str, width: int) -> None:
-        self[f"{name}.weight"] = 1 + 0.2 * self.draw(width)
-        self[f"{name}.bias"] = 0.2 * self.draw(width)
-        self[f"{name}.running_mean"] = 0.2 * self.draw(width)
-        self[f"{name}.running_var"] = 1 + 0.5 * self.draw(width).abs()
+        for part, centre in (("weight", 1), ("bias", 0), ("running_mean", 0), ("running_var", 1)):
+            self.add(f"{name}.{part}", width, scale=0.1, centre=centre)
         self[f"{name}.num_batches_tracked"] = torch.tensor(7)
 
     def linear(self, name: str, after: int, before: int) -> None:
-        self[f"{name}.weight"] = self.draw(after, before) / before**0.5
-        self[f"{name}.bias"] = 0.1 * self.draw(after)
+        self.add(f"{name}.weight", after, before, scale=before**-0.5)
+        self.add(f"{name}.bias", after)
 
 
 def normed(w: State, name: str, x: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:

@@ -14,9 +14,9 @@ from rrcm.config.certification import Ensemble
 from rrcm.core.errors import BackendError, ConfigError
 from rrcm.core.ranges import require
 from rrcm.core.registry import suggest
-from rrcm.inference.foreign import _network, timm
+from rrcm.inference.foreign import _network, _timm
 from rrcm.inference.foreign._normalisation import Normalisation
-from rrcm.inference.foreign.timm import Channels, Opened
+from rrcm.inference.foreign._timm import Channels, Opened
 from rrcm.models.field import reading, recognise
 from rrcm.models.trained.ensembles import EnsembleClassifier
 
@@ -28,7 +28,6 @@ NORMALISATIONS: dict[str, Statistics] = {  # data as in the repositories of Cohe
     "none": ((0.0,), (1.0,)),
 }
 NORMALISATIONS |= {f"{n}-mean": (v[0], (1.0,)) for n, v in NORMALISATIONS.items() if n != "none"}
-BY_CLASSES = {10: "cifar10", 100: "cifar100"}
 MACER = (("net",), ("epoch",))  # where its file has the tensors, and all that is beside them
 
 
@@ -103,10 +102,10 @@ def _opened(path: Path, asked: Statistics | None, size: tuple[int, int] | None) 
     """The classifier of a file, and a note on what was recognised."""
     read = reading.read(path)
     options = read.found.options
-    if timm.OF_TRAINER in options:
+    if _timm.OF_TRAINER in options:
         name = str(options.get("model", options["arch"]))
         mean, std = asked or (None, None)
-        made = timm.opened(name, path, mean, std, size)
+        made = _timm.opened(name, path, mean, std, size)
         said = f"{name} of timm's trainer, normalised as {'given' if asked else 'it says'}"
     else:
         found = recognise.network(path, read.tensors)
@@ -132,7 +131,7 @@ def normalisation(
         return asked, "as given"
     if read.mean and read.std:
         return (read.mean, read.std), "by its own mean and std"
-    name = BY_CLASSES.get(found.classes, "") if read.layered else ""
+    name = {10: "cifar10", 100: "cifar100"}.get(found.classes, "") if read.layered else ""
     why = f"by {name} in the layer before it (else --normalise)"
     if channels == 1 or (read.found.keys, read.found.beside) == MACER:
         name, why = "none", f"by nothing, as {'grey pictures' if channels == 1 else 'by MACER'}"

@@ -16,7 +16,6 @@ KEYS = (  # of files of training programs: those of timm's loader in its order, 
 )
 AVERAGED = "n_averaged"  # PyTorch's AveragedModel counts in it
 STATISTICS = re.compile(r"(?:0\.|normali[sz]er?\.)?(?:(mean|mu)|std|sigma)")  # wrappers' buffers
-CHANNELS = 4  # more numbers are no mean of pixels
 
 
 class Read(NamedTuple):
@@ -52,7 +51,7 @@ def read(path: Path) -> Read:
         layered |= prefix == LAYERED
         for name in [*state]:
             match = STATISTICS.fullmatch(name)
-            if match and 0 < state[name].numel() <= CHANNELS:
+            if match and 0 < state[name].numel() <= 4:  # channels
                 statistics[bool(match[1])] = tuple(state.pop(name).flatten().tolist())
         prefix = next((p for p in PREFIXES if all(name.startswith(p) for name in state)), "\0")
     taken, others = (" and ".join(keys) for keys in (found.keys, found.others))

@@ -90,8 +90,8 @@ def network(path: Path, tensors: Tensors, *, denoiser: bool = False) -> Recognis
 
 def _count(tensors: Tensors, prefix: str) -> int:
     """How many numbered parts follow ``prefix``."""
-    matches = (re.match(rf"{re.escape(prefix)}(\d+)\.", name) for name in tensors)
-    return len({match[1] for match in matches if match})
+    pattern = re.compile(rf"{re.escape(prefix)}(\d+)\.")
+    return len({match[1] for name in tensors if (match := pattern.match(name))})
 
 
 def _chain(**parts: nn.Module) -> nn.Sequential:
