@@ -175,14 +175,16 @@ def import_checkpoint(
     skip_norm: Annotated[
         bool, typer.Option("--skip-norm", help="The head follows no LayerNorm (CIFAR-10).")
     ] = False,
+    normalise: Annotated[str | None, typer.Option(help="As of `rrcm certify`.")] = None,
     name: Annotated[
         str, typer.Option(help="Name of the run.", show_default="SIZE-imported-sSIGMA")
     ] = "",
 ) -> None:
-    """Import a classifier or encoder of the reference of rRCM."""
+    """Import a classifier or encoder from a checkpoint."""
     from pipeline.project import imports
 
-    say(imports.import_checkpoint(file, sigma=sigma, heads=heads, skip_norm=skip_norm, name=name))
+    how = {"heads": heads, "skip_norm": skip_norm, "normalise": normalise}
+    say(imports.import_checkpoint(file, sigma=sigma, name=name, **how))
 
 
 @app.command(rich_help_panel=CHECKOUT)

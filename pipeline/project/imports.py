@@ -13,15 +13,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from pipeline import checked
 from pipeline.project.presets import written
 from pipeline.runtime import with_dvc
 from rrcm.config.sections import Model
-from rrcm.core.errors import ConfigError
+from rrcm.core.errors import CheckpointError, ConfigError
 from rrcm.core.ranges import require
 from rrcm.core.schema import Name, cast
 from rrcm.diffusion import openai_unet
+from rrcm.inference.foreign import checkpoint as foreign
 from rrcm.models import rrcm_release
+from rrcm.models.field import reading, recognise
 from rrcm.models.rrcm_release import Checkpoint
 from rrcm.models.trained import denoiser
 from rrcm.models.trained.base import checkpoint, classifier
@@ -30,10 +34,18 @@ from rrcm.models.trained.denoiser import Schedule
 FOLDER = Path("imported")
 RECIPES = {True: "imported", False: "imported-skip-norm"}  # by final_norm
 NETWORK = "unet"  # of denoisers
+# Networks of other repositories that are here, too: their names of layers, and ours.
+NAMES = {"resnet": {"fc": "head"}, "lenet": {"fc1": "encoder.linear3", "fc2": "head"}}
 
 
 def import_checkpoint(
-    file: Path, *, sigma: float, heads: int | None, skip_norm: bool, name: str
+    file: Path,
+    *,
+    sigma: float,
+    heads: int | None,
+    skip_norm: bool,
+    name: str,
+    normalise: str | None = None,
 ) -> str:
     """Write ``imported/<name>/``, and have DVC track it; the options are those of `rrcm import`.
 
@@ -47,14 +59,46 @@ def import_checkpoint(
     """
     if not (math.isfinite(sigma) and sigma > 0):
         raise ConfigError(f"--sigma: must be positive, got {sigma}")
-    read = rrcm_release.read(file, heads=heads, final_norm=not skip_norm)
-    out = _place(name or f"{read.shape['size']}-imported-s{round(100 * sigma):03d}")
+    tensors = reading.read(file)
+    if any("patch_embed." in key for key in tensors.tensors):
+        read = rrcm_release.read(file, heads=heads, final_norm=not skip_norm)
+    else:
+        read = _of_others(file, tensors, normalise)
+    size = read.shape.get("size", read.architecture)
+    out = _place(name or f"{size}-imported-s{round(100 * sigma):03d}")
     entries = _entries(out.name, read, sigma=sigma)
     _keep(out, partial(_write, read=read, sigma=sigma))
     kind, purpose = "an encoder", "fine-tune"
     if read.classes is not None:
         kind, purpose = f"a classifier of {read.classes} classes", "certify"
     return f"{out}: {kind}. To {purpose} it, add to params.yaml:\n\n{written(entries)}"
+
+
+def _of_others(file: Path, read: reading.Read, normalise: str | None) -> Checkpoint:
+    """Return a classifier of another repository as one of a network of this project."""
+    found = recognise.network(file, read.tensors)
+    by, _ = foreign.normalisation(file, read, found, foreign.given(normalise, None, None))
+    kind, _, size = found.name.lower().partition("-")
+    channels, side, _ = found.shape
+    shape: dict[str, Any] = {"image_size": side, "channels": channels}
+    shape |= {"projector_width": 2048, "projector_dim": 256}  # of an encoder's pre-training
+    if size:
+        mean, std = ([*values] * (channels // len(values)) for values in by)
+        shape |= {"size": size, "mean": mean, "std": std}
+    try:
+        require(kind in NAMES and bool(size or not any(by[0])), "no network of this project")
+        tensors = dict[str, Tensor]()
+        for key, tensor in found.network.state_dict().items():
+            layer, _, rest = key.partition(".")
+            tensors[f"{NAMES[kind].get(layer, f'encoder.{layer}')}.{rest}"] = tensor
+        what: dict[str, Any] = {"classes": found.classes, "final_norm": False}
+        model = Model(architecture=kind, shape=shape)
+        built = classifier.build(model, condition="nearest", **what)
+        checkpoint.restore(built, tensors, source=found.name)
+    except (ConfigError, CheckpointError) as error:
+        way = "`rrcm certify --checkpoint` takes it"
+        raise CheckpointError(f"{file}: {found.name}: {error}; {way}") from None
+    return Checkpoint(tensors=tensors, shape=shape, architecture=kind, **what)
 
 
 def import_denoiser(
@@ -114,24 +158,26 @@ def _write(part: Path, *, read: Checkpoint, sigma: float) -> None:
         "final_norm": read.final_norm,
         "sigma": sigma,
     }
-    model = Model(architecture="vit", shape=read.shape)
+    model = Model(architecture=read.architecture, shape=read.shape)
     classifier.save(part, read.tensors, model=model, config=described)
 
 
 def _entries(name: str, read: Checkpoint, *, sigma: float) -> dict[str, dict[str, Any]]:
     """Return the entries that params.yaml needs for a run of a checkpoint, by section."""
     recipe = RECIPES[read.final_norm] if read.classes else "finetune"
+    ours = read.architecture == "vit"
+    loss = {"lbd": 10.0 if sigma < 0.5 else 20.0, "eta": 0.5, "m": 2, "measure": "kl"}
     run = {
-        "architecture": "vit",
+        "architecture": read.architecture,
         "model": name,
-        "method": "rrcm",
+        "method": "rrcm" if ours else "gaussian",  # which the file does not show
         "sigma": sigma,
         "seed": 0,
         "start": f"{FOLDER}/{name}",
         "recipe": recipe,
-        "loss": {"lbd": 10.0 if sigma < 0.5 else 20.0, "eta": 0.5, "m": 2, "measure": "kl"},
+        "loss": loss if ours else {},
     }
-    evaluation = {"run": name, "architecture": "vit", "sigma": sigma}
+    evaluation = {"run": name, "architecture": read.architecture, "sigma": sigma}
     entries = {
         "models": {name: read.shape},
         "runs": {name: run},

@@ -1,6 +1,7 @@
 """Opens classifiers to smooth: PyTorch networks, ONNX files, timm networks, runs of a checkout."""
 
 import warnings
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,14 @@ from rrcm.core.ranges import require
 from rrcm.data.splits.pictures import Fit, Resize
 from rrcm.inference import extras
 
-WEIGHTS = (".pth", ".pt", ".bin", ".ckpt", ".safetensors")  # endings of files of weights
+File = str | PathLike[str]
+WEIGHTS = (".pth", ".pt", ".bin", ".ckpt", ".safetensors", ".tar", ".th")  # endings of checkpoints
 
 
 @extras.named("rrcm.smooth")
 @arguments.checked("classifier", "resize")
 def smooth(
-    classifier: nn.Module | torch.export.ExportedProgram | str | PathLike[str],
+    classifier: nn.Module | torch.export.ExportedProgram | File | Sequence[File],
     *,
     sigma: float,
     classes: int | list[str] | list[int] | None = None,
@@ -33,6 +35,8 @@ def smooth(
     resize: Resize | None = None,
     upright: bool = True,
     weights: str | PathLike[str] | None = None,
+    denoiser: File | None = None,
+    normalise: str | None = None,
     output: str | None = None,
     batch: int | None = None,
     count_nan: bool = False,
@@ -45,16 +49,21 @@ def smooth(
     Args:
         classifier: A PyTorch network in evaluation mode, on its own device and in its precision, or
             one that `torch.export` exported; or the path of an ``.onnx`` file, the name of a run
-            whose ``onnx/NAME.onnx`` is here, or the name of a timm network.
+            whose ``onnx/NAME.onnx`` is here, or the name of a timm network; or a checkpoint of
+            another repository, as ``checkpoint.pth.tar``, of which a list is an ensemble.
         sigma: The noise level, in [0.0001, 10].
         classes: How many outputs there are, or their names; a PyTorch network needs one of them.
-        mean: Mean of each channel, subtracted after the noise; by default 0, or that of timm.
-        std: Standard deviation of each channel; by default 1, or that of timm.
+        mean: Mean of each channel, subtracted after the noise; by default 0, or that of timm or of
+            a checkpoint.
+        std: Standard deviation of each channel; by default 1, or as ``mean``.
         shape: [C, H, W], where the classifier leaves it open; a network takes that of its images.
         resize: How pictures and files of other sizes are brought to the shape: crop, squash, exact;
             by default as timm does for its network, and crop for others.
         upright: Whether pictures are turned by their EXIF data, which timm and torchvision do not.
         weights: A file of weights for a timm network; by default timm's own, which it downloads.
+        denoiser: A checkpoint of a denoiser, in front of a checkpoint's normalisation.
+        normalise: The data set that a checkpoint is normalised by: ``cifar10``, ``cifar100``,
+            ``imagenet``, one of these with ``-mean`` (no std), or ``none``; by default as it shows.
         output: The name of the scores in an ONNX file that has several outputs.
         batch: A batch size for a network or an ONNX file that no other suits: 1, where a picture's
             scores depend on the rest of a batch.
@@ -94,20 +103,23 @@ def smooth(
         return network.at(
             shape, fit=Fit(shape=shape, resize=resize or "crop", keep=True, upright=upright)
         )
-    if not isinstance(classifier, str | PathLike):
+    several = [*classifier] if isinstance(classifier, list | tuple) else []
+    if not several and not isinstance(classifier, str | PathLike):
         raise ConfigError(
             f"classifier: an nn.Module, an .onnx file or a name, got {type(classifier).__name__}; "
             "a function of your own can be the forward() of an nn.Module"
         )
     name = str(classifier)
     kind = "onnx" if name.endswith(".onnx") else "timm"
+    if several or (kind == "timm" and (name.endswith(WEIGHTS) or Path(name).is_file())):
+        kind = "checkpoint"
     if kind == "timm" and Path("onnx", f"{name}.onnx").exists():
         if mean or std or shape or weights or output or count_nan:
             raise ConfigError(f"{name}: a run of this checkout needs sigma alone")
         return trained(name, sigma=sigma)
     opened = foreign(
         kind,
-        name,
+        several or name,
         sigma=sigma,
         classes=names,
         mean=mean,
@@ -117,6 +129,8 @@ def smooth(
         resize=resize,
         upright=upright,
         weights=weights,
+        denoiser=denoiser,
+        normalise=normalise,
         output=output,
         batch=batch,
         count_nan=count_nan,
@@ -143,7 +157,7 @@ def trained(
 
 def foreign(
     kind: str,
-    name: str,
+    name: str | Sequence[File],
     *,
     sigma: float,
     classes: list[str] | None = None,
@@ -154,16 +168,18 @@ def foreign(
     resize: Resize | None = None,
     upright: bool = True,
     weights: str | PathLike[str] | None = None,
+    denoiser: File | None = None,
+    normalise: str | None = None,
     output: str | None = None,
     batch: int | None = None,
     count_nan: bool = False,
     draws: Sampling = DRAWS,
 ) -> Smoothed:
-    """Smooth a classifier trained elsewhere: the file or timm network ``name``, as of `smooth`.
+    """Smooth a classifier trained elsewhere: the files or timm network ``name``, as of `smooth`.
 
-    ``kind`` is ``onnx``, with ``channels``, ``output`` and ``batch``, or ``timm``, with
-    ``weights``. For the other arguments see `smooth` and the ``Backend`` of the kind, in
-    rrcm/inference/foreign/.
+    ``kind`` is ``onnx``, with ``channels``, ``output`` and ``batch``, ``timm``, with ``weights``,
+    or ``checkpoint``, with ``denoiser`` and ``normalise``, where ``name`` may be a list. For the
+    other arguments see `smooth` and the ``Backend`` of the kind, in rrcm/inference/foreign/.
 
     Raises:
         BackendError: There is no such classifier, or it cannot be certified; see also
@@ -173,15 +189,15 @@ def foreign(
     given: dict[str, Any] = {"sigma": sigma, "mean": mean, "std": std, "size": size}
     given["count_nan"] = count_nan
     which: Any = name
-    if kind == "onnx":
-        which = Path(name)
+    if kind == "checkpoint":
+        which = [*map(Path, [name] if isinstance(name, str) else name)]
+        given |= {"denoiser": denoiser and Path(denoiser), "normalise": normalise}
+    elif kind == "onnx":
+        which = Path(str(name))
         given |= {"channels": channels, "output": output, "batch": batch}
         given["classes"] = None if classes is None else len(classes)
-    elif name.endswith(WEIGHTS):
-        raise BackendError(
-            f"{name}: weights without their network: build it, load them and pass it to "
-            "rrcm.smooth, or name a timm network that has such weights (--timm NAME --weights FILE)"
-        )
+    elif str(name).endswith(WEIGHTS):
+        raise BackendError(f"{name}: a file, not the name of a timm network; give --checkpoint")
     else:
         given["weights"] = None if weights is None else Path(weights)
     backend = registry.load("foreign", kind).Backend(which, device=device(), **given)

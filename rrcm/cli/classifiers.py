@@ -101,12 +101,15 @@ class Foreign:
 
     @property
     def file(self) -> str:
-        """The name or file of the classifier."""
-        return getattr(self.options, self.kind) or ""
+        """The name or the files of the classifier."""
+        given: str | list[Path] = getattr(self.options, self.kind) or ""
+        return given if isinstance(given, str) else " and ".join(map(str, given))
 
     @property
     def name(self) -> str:
         """The stem of the file, or the name of the network."""
+        if self.options.checkpoint:
+            return self.options.checkpoint[0].name.partition(".")[0]
         return Path(self.file).stem if self.kind == "onnx" else self.file
 
     def classifier(self, draws: Sampling, *, max_value: int | None = None) -> "Smoothed":
@@ -117,7 +120,7 @@ class Foreign:
         try:
             opened = openers.foreign(
                 self.kind,
-                self.file,
+                given.checkpoint or self.file,
                 sigma=given.sigma,
                 classes=None if given.classes is None else class_names(given.classes),
                 mean=self.mean,
@@ -127,6 +130,8 @@ class Foreign:
                 resize=cast("Resize | None", given.resize),
                 upright=not given.as_stored,
                 weights=given.weights,
+                denoiser=given.denoiser,
+                normalise=given.normalise,
                 output=given.output,
                 batch=given.batch_size,
                 count_nan=given.count_nan,
@@ -167,7 +172,7 @@ class Foreign:
         )
         backend.classes = [*pictures.split.classes, *backend.classes[len(names) :]]
         split = dataclasses.replace(pictures.split, classes=tuple(backend.classes))
-        inside = f"{backend.normalise}, then {printable(self.file)}"
+        inside = f"{getattr(backend, 'inside', backend.normalise)}, then {printable(self.file)}"
         return Opened(
             name=printable(f"{self.name}-{given.images.resolve().name}").lstrip("."),
             smoothed=smoothed,

@@ -59,6 +59,9 @@ class Options:
     onnx: str | None = _option("Any classifier as an ONNX file, instead of --model.")
     timm: str | None = _option("Name of a timm network, instead of --model.")
     weights: Path | None = _option("Weights file for --timm.", "timm's pretrained weights")
+    checkpoint: list[Path] | None = _option("A foreign checkpoint; several are an ensemble.")
+    denoiser: Path | None = _option("Checkpoint of a denoiser in front of --checkpoint.")
+    normalise: str | None = _option("Mean and std of --checkpoint, as cifar10.", "as it shows")
 
     # Images, and their preprocessing for a classifier from elsewhere.
     images: Path | None = _option("Folder of pictures, for a classifier other than --model.")
@@ -157,7 +160,7 @@ class Options:
     def given(self) -> set[str]:
         """Return the names of the options that were typed."""
         named = [field.name for field in dataclasses.fields(self)]
-        return {name for name in named if getattr(self, name) not in (None, False)}
+        return {name for name in named if getattr(self, name) not in (None, False, [])}
 
 
 def takes(

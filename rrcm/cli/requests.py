@@ -30,6 +30,7 @@ THEIRS = {"images", "labels", "classes", "size", "resize", "as_stored"}
 THEIRS |= {"mean", "std", "strict", "count_nan"}
 ONNX = {*THEIRS, "output", "channels"}
 ONLY = {"model": OURS, "onnx": ONNX, "timm": {*THEIRS, "weights"}}
+ONLY["checkpoint"] = {*THEIRS, "denoiser", "normalise"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +126,7 @@ def _sampling(options: Options, settings: Settings, report: Report | None) -> Sa
 
 
 def foreign(options: Options) -> Foreign | None:
-    """Return the classifier of --onnx or --timm; None where --model names one of a project.
+    """Return the classifier that options name; None where --model names one of a project.
 
     Raises:
         ConfigError: None or several of these were given, or an option does not go with it.
@@ -135,7 +136,7 @@ def foreign(options: Options) -> Foreign | None:
     kinds = [kind for kind in ONLY if kind in given]
     if len(kinds) != 1:
         got = " and ".join(f"--{kind}" for kind in kinds) or "none"
-        raise ConfigError(f"give one of --model, --onnx and --timm; got {got}")
+        raise ConfigError(f"give one of --model, --onnx, --timm and --checkpoint; got {got}")
     (kind,) = kinds
     if odd := sorted(given & set().union(*ONLY.values()) - ONLY[kind]):
         raise ConfigError(f"--{odd[0].replace('_', '-')} does not go with --{kind}")

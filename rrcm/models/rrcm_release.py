@@ -33,6 +33,7 @@ class Checkpoint:
     shape: dict[str, Any]
     classes: int | None
     final_norm: bool
+    architecture: str = "vit"
 
 
 def read(path: Path, *, heads: int | None, final_norm: bool) -> Checkpoint:

@@ -60,12 +60,14 @@ class Found(NamedTuple):
     """A state dict, the keys at which it lay in its file, and others that hold one there.
 
     ``options`` are ``arch`` and what ``args`` hold, unchecked, as in files of timm's trainer.
+    ``beside`` are the other names at the top of the file.
     """
 
     tensors: dict[str, Tensor]
     keys: tuple[str, ...]
     others: tuple[str, ...]
     options: dict[Any, Any]
+    beside: tuple[str, ...]
 
 
 def load(path: Path, *, hint: str) -> dict[str, Tensor]:
@@ -117,7 +119,8 @@ def find(path: Path, keys: Sequence[str], *, hint: str) -> Found:
             raise CheckpointError(
                 f"{path}: {name[:LONGEST]} is no plain tensor, its numbers in the file"
             )
-    return Found(held, tuple(taken), tuple(others), options)
+    beside = tuple(key for key in whole if isinstance(key, str) and key not in taken[:1])
+    return Found(held, tuple(taken), tuple(others), options, beside)
 
 
 def _plain(value: object) -> object:

@@ -30,7 +30,14 @@ from workspace import ROOT
 import rrcm
 from rrcm.certification.answers import Answers
 from rrcm.certification.sampling import sampler, voting
-from rrcm.core.errors import BackendError, ConfigError, DataError, PlausibilityWarning, VotesError
+from rrcm.core.errors import (
+    BackendError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    PlausibilityWarning,
+    VotesError,
+)
 from rrcm.inference.foreign import _probes
 
 SIGMA = 0.5
@@ -417,8 +424,8 @@ def quantised() -> nn.Module:
 def test_what_is_no_classifier_is_told_what_is():
     with refused(ConfigError, "classifier: an nn.Module, an .onnx file or a name, got function"):
         rrcm.smooth(lambda x: x, sigma=SIGMA, classes=2)
-    for name in ("net.pth", Path("some/net.safetensors")):
-        with refused(BackendError, f"{name}: weights without their network", "--weights FILE"):
+    for name in ("net.pth", Path("some/net.safetensors"), ["a.pth.tar", Path("b.th")]):
+        with refused(CheckpointError, "not found"):
             rrcm.smooth(name, sigma=SIGMA)
 
 

@@ -200,7 +200,7 @@ def test_the_checks_before_the_draws_are_part_of_a_budget(elsewhere: Workspace):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--timm", "vit.pt", "--images", "flat"), "vit.pt: weights without their network: build"),
+        (("--timm", "vit.pt", "--images", "flat"), "vit.pt: a file, not the name of a timm"),
         (("--onnx", "vit.onnx", "--images", "no"), "--images no: no such folder"),
         (("--onnx", "vit.onnx", "--images", "s3://a/b"), "--images s3://a/b: an address, not a"),
         (

@@ -25,7 +25,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError
 from rrcm.inference import runtime
-from rrcm.inference.foreign import _combining, _onnx_file, _probes, module
+from rrcm.inference.foreign import _combining, _onnx_file, _probes, _timm, module
 from rrcm.inference.foreign import onnx as files
 from rrcm.inference.foreign import timm as networks
 
@@ -866,14 +866,14 @@ def test_a_network_of_timm_has_as_many_classes_as_each_of_its_heads(tmp_path: Pa
 def test_pictures_are_resized_as_timm_resizes_them_or_it_is_said(
     network, saved, monkeypatch, mode, share, rule, said
 ):
-    original = networks._build
+    original = _timm._build
 
     def build(*arguments):
         made = original(*arguments)
         made.pretrained_cfg = made.pretrained_cfg | {"crop_mode": mode, "crop_pct": share}
         return made
 
-    monkeypatch.setattr(networks, "_build", build)
+    monkeypatch.setattr(_timm, "_build", build)
     found = opened(saved)
 
     assert found.resize == rule and len(found.notes) == len(said)

@@ -1,6 +1,7 @@
 """``rrcm import``: a checkpoint becomes a run like any other, and nothing else changes."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,18 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from builders import refused
+from field_checkpoints import (
+    CIFAR10,
+    NONE,
+    OPTION_A,
+    SMALL,
+    cohen,
+    lenet,
+    lenet_scores,
+    logits,
+    residual_scores,
+)
 from openai_unets import GUIDED, IMPROVED, drawn
 from release_checkpoints import CLASSES, HEADS, encoder, tuned
 from ruamel.yaml import YAML
@@ -96,6 +109,40 @@ def test_a_classifier_becomes_a_run(folder):
     assert ignored.stdout == "?? imported/mine.dvc\n"
     with pytest.raises(ConfigError, match=r"imported/mine: exists already; import under another"):
         bring("best.pt", skip_norm=True)
+
+
+OTHERS = {  # a file, its passes, how they are normalised, and the shape of pictures
+    "resnet": (cohen(SMALL), residual_scores, SMALL, CIFAR10, 32),
+    "lenet": (cohen(lenet()), lenet_scores, lenet(), NONE, 28),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_networks_of_other_repositories_become_runs(folder, monkeypatch, kind):
+    held, forward, state, normalisation, side = OTHERS[kind]
+    monkeypatch.setattr(imports.with_dvc, "track", lambda out: None)
+    torch.save(held, "checkpoint.pth.tar")
+    text = Path("params.yaml").read_text().replace("size: 12, channels", f"size: {side}, channels")
+    channels = state["conv1.weight"].shape[1]
+    Path("params.yaml").write_text(re.sub(r"channels: \d", f"channels: {channels}", text))
+
+    run = added(bring("checkpoint.pth.tar")).runs["mine"]
+
+    network, _ = classifier.load(Path("imported/mine"))
+    x = torch.rand(2, channels, side, side, generator=torch.Generator().manual_seed(0))
+    found = network(x, torch.tensor(SIGMA)).double()
+    torch.testing.assert_close(
+        found, logits(forward, state, x, normalisation), atol=1e-5, rtol=1e-5
+    )
+    assert (run.architecture, run.method, run.start) == (kind, "gaussian", "imported/mine")
+
+
+def test_other_networks_are_not_runs(folder):
+    torch.save(cohen(OPTION_A), "checkpoint.pth.tar")
+
+    with refused(CheckpointError, "size: no '20 with shortcuts without weights'", "--checkpoint"):
+        bring("checkpoint.pth.tar")
+    assert not Path("imported").exists()
 
 
 def test_an_encoder_is_kept_and_its_run_is_shown(folder, monkeypatch):

@@ -30,7 +30,7 @@ SETTINGS = tracked("deploy/**", "presets/*.yaml", ".ci/*", ".github/**")
 SETTINGS += [ROOT / name for name in ("Makefile", "dvc.yaml", "pyproject.toml")]
 GONE = {  # as pages say
     *("rrcm certify --prefixes", "rrcm flow run --publish", "rrcm preset --no-force"),
-    *("rrcm certify --devices", "rrcm certify --radius R", "rrcm certify --denoiser"),
+    *("rrcm certify --devices", "rrcm certify --radius R"),
     *("rrcm merge", "rrcm.smoothed"),
 }
 ENTRY_POINTS = "rrcm.commands"  # a group of them, and no module

@@ -4,12 +4,12 @@ import copy
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rrcm.core.errors import ConfigError
 
 
-class Normalisation:
+class Normalisation(nn.Module):
     """``(x - mean) / std`` per channel, after the noise, so that the certificate covers it."""
 
     def __init__(
@@ -20,6 +20,7 @@ class Normalisation:
         Raises:
             ConfigError: Their number is wrong, or they are not finite, or in units of 0..255.
         """
+        super().__init__()
         for name, values in (("mean", mean), ("std", std)):
             text = ",".join(f"{value:g}" for value in values)
             if len(values) not in (1, channels):
@@ -31,24 +32,18 @@ class Normalisation:
                 raise ConfigError(
                     f"{name}: {text} is in units of 0..255; pixels are in [0, 1]: give {scaled}"
                 )
-        self.mean, self.std = (
-            torch.tensor(values, dtype=torch.float32, device=device)
-            .broadcast_to(channels)
-            .reshape(1, channels, 1, 1)
-            for values in (mean, std)
-        )
+            tensor = torch.tensor(values, dtype=torch.float32, device=device)
+            self.register_buffer(name, tensor.expand(channels).clone()[None, :, None, None])
 
     def on(self, device: str) -> "Normalisation":
         """The same on another device."""
-        moved = copy.copy(self)
-        moved.mean, moved.std = self.mean.to(device), self.std.to(device)
-        return moved
+        return copy.deepcopy(self).to(device)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """Normalised pixels, float32 [B, C, H, W]."""
-        return (x - self.mean) / self.std
+        return (x - self.get_buffer("mean")) / self.get_buffer("std")
 
     def __str__(self) -> str:
         """Mean and std as text, which identifies the function."""
-        mean, std = (t.flatten().tolist() for t in (self.mean, self.std))
+        mean, std = (t.flatten().tolist() for t in self.buffers())
         return f"mean {','.join(f'{m:.6g}' for m in mean)}, std {','.join(f'{s:.6g}' for s in std)}"

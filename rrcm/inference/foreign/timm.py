@@ -1,33 +1,10 @@
 """Backend for timm classifiers, with timm's pretrained weights or those in a file."""
 
 from pathlib import Path
-from typing import Any
 
-import timm
 import torch
-from torch import Tensor, nn
 
-from rrcm.core import arguments
-from rrcm.core.errors import BackendError, one_line
-from rrcm.core.registry import suggest
-from rrcm.core.schema import shown
-from rrcm.inference.foreign import _network
-from rrcm.models import state_dict
-
-PREFIXES = ("module.", "model.", "_orig_mod.")  # prefixes of parameter names, added by wrappers
-KEYS = (  # of files of training programs: those of timm's loader in its order, then others
-    *("state_dict_ema", "model_ema", "state_dict", "model"),
-    *("model_state_dict", "ema", "net", "best", "last"),
-)
-OPTIONS: dict[Any, tuple[str, ...]] = {  # of timm's trainer, on a network and its pictures
-    tuple[float, ...]: ("mean", "std"),
-    tuple[int, ...]: ("input_size", "img_size"),
-    float: ("crop_pct", "bn_eps"),
-    str: ("interpolation", "gp"),
-}
-OF_TRAINER = "gp"  # an option that no other program has
-OF_TORCH = ("torch/folder", "torch/image_folder")  # data sets, beside timm's own folders
-AVERAGED = "n_averaged"  # PyTorch's AveragedModel counts in it
+from rrcm.inference.foreign import _network, _timm
 
 
 class Backend(_network.Backend):
@@ -64,147 +41,12 @@ class Backend(_network.Backend):
             CheckpointError: ``weights`` is missing, damaged, or no state dict.
             ConfigError: ``mean`` or ``std`` is invalid.
         """
-        if not timm.is_model(name):
-            known = timm.list_models()
-            raise BackendError(f"timm has no {name!r}.{suggest(name.partition('.')[0], known)}")
         if device == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        state, said = None, dict[str, Any]()
-        notes: list[str] = []
-        made = name
-        if weights is not None:
-            state, options, notes = _read(weights)
-            made, said = _named(name, weights, options), _said(weights, options)
-            for key, value in (("mean", mean), ("std", std), ("size", size)):
-                if value and key in said and not _equal(value, said[key]):
-                    notes.append(f"{weights}: trained with {key} {said[key]}, and not {value}")
-            data = str(options.get("dataset") or "")
-            self.natural = OF_TRAINER in options and "/" not in data
-            own_order = [] if self.natural or data in ("", *OF_TORCH) else [data]
-            for origin in (*own_order, *filter(None, [options.get("class_map")])):
-                notes.append(
-                    f"{weights}: its classes are in the order of {shown(origin)}; name them so "
-                    "with --classes"
-                )
-        self.notes = tuple(notes)
-        size = size or said.get("size")
-        network = _build(made, state, weights, size, said).eval().to(device)
-        own: Any = network.pretrained_cfg
-        cfg = own | said
-        channels, *sides = own["input_size"]
-        channels = _width(state or {}, own["first_conv"], 1) or channels
-        self.crop_pct: float = cfg["crop_pct"] or 0.875
-        self.interpolation: str = cfg["interpolation"]
-        if (mode := cfg["crop_mode"]) == "squash":
-            self.resize = "squash"
-        if (mode == "squash" and self.crop_pct != 1) or mode == "border":
-            self.notes += (
-                f"{name}: timm prepares pictures by crop_mode {mode} at crop_pct {self.crop_pct}, "
-                "which --resize does not: prepare them, at the network's size",
-            )
+        made = _timm.opened(name, weights, mean, std, size)
+        self.notes, self.natural, self.resize = made.notes, made.natural, made.resize
+        self.crop_pct, self.interpolation = made.crop_pct, made.interpolation
         super().__init__(
-            network,
-            sigma=sigma,
-            shape=(channels, *(size or sides)),
-            mean=mean or _adapted(cfg["mean"], channels),
-            std=std or _adapted(cfg["std"], channels),
-            name=name,
-            count_nan=count_nan,
-        )
-
-
-def _build(
-    name: str,
-    state: dict[str, Tensor] | None,
-    path: Path | None,
-    size: tuple[int, int] | None,
-    said: dict[str, Any],
-) -> nn.Module:
-    config = timm.get_pretrained_cfg(name) or timm.models.PretrainedCfg()
-    shape: dict[str, Any] = {"img_size": size} if size and config.fixed_input_size else {}
-    shape |= {"global_pool": said.get("gp"), "bn_eps": said.get("bn_eps")}  # None: its own
-    try:
-        if state is None:
-            return timm.create_model(name, pretrained=True, **shape)
-        for key, layer, axis in (
-            ("num_classes", config.classifier, 0),
-            ("in_chans", config.first_conv, 1),
-        ):
-            if width := _width(state, layer, axis):
-                shape[key] = width
-        network = timm.create_model(name, pretrained=False, **shape)
-    except (OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
-        hint = "give a file with --weights" if state is None else "is --size one that it takes?"
-        raise BackendError(f"timm cannot make {name}: {one_line(error)}; {hint}") from None
-    try:
-        network.load_state_dict(state)
-    except RuntimeError as error:
-        raise BackendError(f"{path}: not the weights of {name}: {one_line(error)}") from None
-    return network
-
-
-def _width(state: dict[str, Tensor], layer: object, axis: int) -> int:
-    """The length of an axis of a layer's weights; 0 if a file has none of them.
-
-    A tensor without values could claim any amount of memory.
-    """
-    first = layer[0] if isinstance(layer, tuple) else layer  # of several heads
-    weight = state.get(f"{first}.weight")
-    return weight.shape[axis] if weight is not None and weight.numel() and weight.ndim > axis else 0
-
-
-def _named(name: str, path: Path, options: dict[Any, Any]) -> str:
-    """The network that a file says it is of, as far as timm has it; else ``name``."""
-    arch = str(options.get("model", options["arch"])).rpartition("/")[2]
-    if not timm.is_model(arch):
-        return name
-    if arch.partition(".")[0] != name.partition(".")[0]:
-        raise BackendError(f"{path}: the weights of {arch}, not of {name}; name that network")
-    return arch
-
-
-def _said(path: Path, options: dict[Any, Any]) -> dict[str, Any]:
-    """What timm's trainer says in a file, by the keys of timm's configuration."""
-    if OF_TRAINER not in options:
-        return {}
-    if isinstance(kwargs := options.get("model_kwargs"), dict) and kwargs:
-        raise BackendError(
-            f"{path}: its network has the model_kwargs {shown(kwargs)}; build it, load the weights "
-            "and pass it to rrcm.smooth"
-        )
-    said = {
-        key: arguments.take(options[key], to, name=f"{path}: {key}")
-        for to, keys in OPTIONS.items()
-        for key in keys
-        if options.get(key) is not None
-    }
-    said["size"] = ((said.get("input_size") or said.get("img_size") or ()) * 2)[-2:]
-    return {key: value for key, value in said.items() if value}
-
-
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[Any, Any], list[str]]:
-    """The tensors of a file, under the network's own names; its options; and notes."""
-    found = state_dict.find(path, KEYS, hint=f"the weights may lie under {', '.join(KEYS)}")
-    state = found.tensors
-    state.pop(AVERAGED, None)
-    while prefix := next(
-        (p for p in PREFIXES if state and all(k.startswith(p) for k in state)), ""
-    ):
-        state = {key.removeprefix(prefix): tensor for key, tensor in state.items()}
-    taken, others = (" and ".join(keys) for keys in (found.keys, found.others))
-    note = (
-        f"{path}: {taken} was taken, as by timm's loader, and not {others}; to certify that, save "
-        "it in a file of its own"
-    )
-    return state, found.options, [note] if others else []
-
-
-def _adapted(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """As timm takes those of three channels for one: their average."""
-    return values if len(values) in (1, channels) else (sum(values) / len(values),)
-
-
-def _equal(values: tuple[float, ...], others: tuple[float, ...]) -> bool:
-    """Whether they are equal, where one alone is that of all channels."""
-    most = max(len(values), len(others))
-    return (*values,) * (most // len(values)) == (*others,) * (most // len(others))
+            made.network.to(device), sigma=sigma, shape=made.shape, mean=made.mean, std=made.std,
+            name=name, count_nan=count_nan,
+        )  # fmt: skip

@@ -1,0 +1,145 @@
+"""Backend for checkpoints of other programs, recognised by the names and shapes of their tensors.
+
+Of several files the scores are the mean of theirs, an ensemble of Horvath et al. (2022),
+arXiv:2106.06946. With a denoiser the function is: noisy pixels, denoised, normalised, classified;
+Salman et al. (2020), arXiv:2003.01908.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from rrcm.config.certification import Ensemble
+from rrcm.core.errors import BackendError, ConfigError
+from rrcm.core.ranges import require
+from rrcm.core.registry import suggest
+from rrcm.inference.foreign import _network, _timm
+from rrcm.inference.foreign._normalisation import Normalisation
+from rrcm.inference.foreign._timm import Channels, Opened
+from rrcm.models.field import reading, recognise
+from rrcm.models.trained.ensembles import EnsembleClassifier
+
+Statistics = tuple[tuple[float, ...], tuple[float, ...]]  # mean and std of each channel
+NORMALISATIONS: dict[str, Statistics] = {  # data as in the repositories of Cohen et al. and heirs
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "cifar100": ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "none": ((0.0,), (1.0,)),
+}
+NORMALISATIONS |= {f"{n}-mean": (v[0], (1.0,)) for n, v in NORMALISATIONS.items() if n != "none"}
+MACER = (("net",), ("epoch",))  # where its file has the tensors, and all that is beside them
+
+
+class Backend(_network.Backend):
+    """Classifiers of files, in evaluation mode, for pictures of ``shape`` [C, H, W].
+
+    ``notes`` say of each file what was recognised and how it is normalised, ``inside`` what the
+    function does before the files' networks.
+    """
+
+    def __init__(
+        self,
+        files: list[Path],
+        *,
+        sigma: float,
+        denoiser: Path | None = None,
+        normalise: str | None = None,
+        mean: Channels = None,
+        std: Channels = None,
+        size: tuple[int, int] | None = None,
+        count_nan: bool = False,
+        device: str = "cpu",
+    ) -> None:
+        """Read ``files``, one or several, and a ``denoiser`` in front of them.
+
+        ``sigma`` is the noise level to certify at. ``normalise``, a key of `NORMALISATIONS`, or
+        ``mean`` and ``std`` (0 and 1 where one is left out), replace what the files show.
+
+        Raises:
+            BackendError: A network does not run, or the files do not fit each other.
+            CheckpointError: A file is missing, damaged, or of no known network.
+            ConfigError: No file shows how pixels are normalised, or what is given is invalid.
+        """
+        if device == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        asked = given(normalise, mean, std)
+        members = [_opened(path, asked, size) for path in files]
+        self.notes = tuple(note for member in members for note in member.notes)
+        shape, chains, inside = members[0].shape, list[nn.Module](), dict[str, None]()
+        self.natural, self.crop_pct, self.interpolation, self.resize = members[0][5:]
+        for path, member in zip(files, members, strict=True):
+            if member.shape != shape:
+                raise BackendError(f"{path}: pictures of {member.shape}, not of {shape}")
+            by = Normalisation(member.mean, member.std, channels=shape[0], device="cpu")
+            chains.append(nn.Sequential(by, member.network))
+            inside[str(by)] = None
+        ensemble = EnsembleClassifier(chains, Ensemble(members=len(chains), rule="mean_logits"))
+        network, self.inside = chains[0] if len(chains) == 1 else ensemble, " and ".join(inside)
+        if denoiser is not None:
+            front = recognise.network(denoiser, reading.read(denoiser).tensors, denoiser=True)
+            network = nn.Sequential(front.network, network)
+            self.inside = f"{front.name}, {self.inside}"
+            self.notes += (f"{denoiser}: {front.name}, in front of the normalisation",)
+        network = network.eval().to(device)
+        super().__init__(
+            network, sigma=sigma, shape=shape, name="the checkpoint", count_nan=count_nan
+        )
+
+
+def given(normalise: str | None, mean: Channels, std: Channels) -> Statistics | None:
+    """What the user asks for; None to do as the files show. Errors as of `Backend`."""
+    if normalise is None:
+        return None if mean is std is None else (mean or (0.0,), std or (1.0,))
+    known = [*NORMALISATIONS]
+    hint = f"no {normalise!r}, only {', '.join(known)}.{suggest(normalise, known)}"
+    require(normalise in known, f"normalise: {hint}")
+    require(mean is std is None, "normalise: has a mean and std of its own; give it or these")
+    return NORMALISATIONS[normalise]
+
+
+def _opened(path: Path, asked: Statistics | None, size: tuple[int, int] | None) -> Opened:
+    """The classifier of a file, and a note on what was recognised."""
+    read = reading.read(path)
+    options = read.found.options
+    if _timm.OF_TRAINER in options:
+        name = str(options.get("model", options["arch"]))
+        mean, std = asked or (None, None)
+        made = _timm.opened(name, path, mean, std, size)
+        said = f"{name} of timm's trainer, normalised as {'given' if asked else 'it says'}"
+    else:
+        found = recognise.network(path, read.tensors)
+        (mean, std), why = normalisation(path, read, found, asked)
+        shape = (found.shape[0], *(size or found.shape[1:]))
+        made = Opened(found.network, shape, mean, std, read.notes)
+        said = f"{found.name}, {found.classes} classes, normalised {why}"
+    sides = " x ".join(map(str, made.shape))
+    key = f" ({', '.join(read.found.keys)})" if read.found.keys else ""
+    return made._replace(notes=(f"{path}{key}: {said}; pictures of {sides}", *made.notes))
+
+
+def normalisation(
+    path: Path, read: reading.Read, found: recognise.Recognised, asked: Statistics | None
+) -> tuple[Statistics, str]:
+    """The mean and std that were ``asked`` for, or that a file shows, and by what.
+
+    Raises:
+        ConfigError: It shows none.
+    """
+    channels, side, _ = found.shape
+    if asked is not None:
+        return asked, "as given"
+    if read.mean and read.std:
+        return (read.mean, read.std), "by its own mean and std"
+    name = {10: "cifar10", 100: "cifar100"}.get(found.classes, "") if read.layered else ""
+    why = f"by {name} in the layer before it (else --normalise)"
+    if channels == 1 or (read.found.keys, read.found.beside) == MACER:
+        name, why = "none", f"by nothing, as {'grey pictures' if channels == 1 else 'by MACER'}"
+    elif side == recognise.LARGE:
+        name, why = "imagenet", "as usual for ImageNet (else --normalise)"
+    if not name:
+        raise ConfigError(
+            f"{path}: {found.name} of {found.classes} classes, and nothing shows how its pixels "
+            f"were normalised; give --normalise {', '.join(NORMALISATIONS)}, or --mean and --std"
+        )
+    return NORMALISATIONS[name], why

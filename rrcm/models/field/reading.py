@@ -1,0 +1,61 @@
+"""Reads files of training programs: the tensors of one network, without what was around it."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
+
+from rrcm.models import state_dict
+
+LAYERED = "1."  # behind a layer that normalises and has no tensors, in an nn.Sequential
+PREFIXES = ("module.", "model.", "_orig_mod.", LAYERED)  # of parameter names, added by wrappers
+KEYS = (  # of files of training programs: those of timm's loader in its order, then others
+    *("state_dict_ema", "model_ema", "state_dict", "model"),
+    *("model_state_dict", "ema", "net", "best", "last"),
+)
+AVERAGED = "n_averaged"  # PyTorch's AveragedModel counts in it
+STATISTICS = re.compile(r"(?:0\.|normali[sz]er?\.)?(?:(mean|mu)|std|sigma)")  # wrappers' buffers
+
+
+class Read(NamedTuple):
+    """The tensors of a network under its own names, and what was ``found`` beside them.
+
+    ``mean`` and ``std`` are buffers that a wrapper normalised by, () if there are none; ``layered``
+    is whether the network lay behind a layer without tensors. ``notes`` say which of several state
+    dicts was taken.
+    """
+
+    tensors: dict[str, Tensor]
+    found: state_dict.Found
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    layered: bool
+    notes: tuple[str, ...]
+
+
+def read(path: Path) -> Read:
+    """The network in ``path``; if it has several, that of timm's loader: averaged ones first.
+
+    Guarantee: as of `state_dict.find`, nothing in the file is executed.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, or holds no state dict.
+    """
+    found = state_dict.find(path, KEYS, hint=f"the weights may lie under {', '.join(KEYS)}")
+    state, layered, prefix = found.tensors, False, ""
+    state.pop(AVERAGED, None)
+    statistics: dict[bool, tuple[float, ...]] = {}  # by whether it is a mean
+    while state and all(name.startswith(prefix) for name in state):
+        state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
+        layered |= prefix == LAYERED
+        for name in [*state]:
+            match = STATISTICS.fullmatch(name)
+            if match and 0 < state[name].numel() <= 4:  # channels
+                statistics[bool(match[1])] = tuple(state.pop(name).flatten().tolist())
+        prefix = next((p for p in PREFIXES if all(name.startswith(p) for name in state)), "\0")
+    taken, others = (" and ".join(keys) for keys in (found.keys, found.others))
+    note = f"{path}: {taken} was taken, as by timm's loader, and not {others}"
+    note += "; to certify that, save it in a file of its own"
+    mean, std = (statistics.get(kind, ()) for kind in (True, False))
+    return Read(state, found, mean, std, layered, (note,) if others else ())
