@@ -5,9 +5,12 @@ here and on a Git host. Two pages have more on the site than in their file:
 
 - docs/index.md: its links, by heading, are the table of contents;
 - docs/api.md: a heading that is a name in Python is followed by the docstrings of that name.
+
+docs/ledger.html is one more, of all rows of presets/field/ledger.csv.gz.
 """
 
 import re
+import sys
 import tomllib
 from functools import cache
 from inspect import isclass, ismodule
@@ -19,6 +22,7 @@ from myst_parser.slugs import github_slugify
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # benchmarks, which are in no package
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PAGES = {"docs", "benchmarks"}  # folders of the repository that have pages
 LINK = re.compile(r"^- \[(.+?)\]\(([\w./-]+)\.md\)", re.MULTILINE)
@@ -49,7 +53,7 @@ default_role = "py:obj"  # `name` in a docstring is a link where that name is on
 
 html_theme = "furo"
 html_title = f"rrcm {release}"
-html_additional_pages = {"index": "redirect.html"}
+html_additional_pages = {"index": "redirect.html", "docs/ledger": "ledger.html"}
 templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
@@ -174,8 +178,17 @@ def read(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] = change(source[0])
 
 
+def with_ledger(
+    app: Sphinx, page: str, template: str, context: dict[str, object], tree: object
+) -> None:
+    """Give the page of the ledger its rows."""
+    if page == "docs/ledger":
+        context["ledger"] = resolve_name("benchmarks.field.page:browsed")(ROOT / "presets/field")
+
+
 def setup(app: Sphinx) -> None:
     """Connect the functions above to the build."""
     app.connect("source-read", read)
+    app.connect("html-page-context", with_ledger)
     app.connect("autodoc-process-signature", shortened)
     app.connect("autodoc-process-docstring", written_for_the_site, priority=400)  # before napoleon

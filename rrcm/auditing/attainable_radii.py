@@ -127,6 +127,30 @@ def infer(radii: np.ndarray, unit: np.ndarray, tried: Prior | None = None) -> li
     return _best([*likely, *_unusual(seen, pairs, tried)], seen, tried)
 
 
+def as_stated(radii: np.ndarray, unit: np.ndarray, tried: Prior) -> list[AttainableRadii]:
+    """The stated n, alpha and sigma, and the rounding of most radii; nothing unless all are stated.
+
+    They need no evidence: what they imply is what a table is judged by. A heap of radii below that
+    of unanimous votes refutes them, or drawing stopped early.
+    """
+    n, alpha, (low, high) = tried.n, tried.alpha, tried.meant
+    if n is None or alpha is None or low > high or alpha ** (1 / n) <= 0.5:
+        return []
+    seen = written(radii, unit)
+    order = sorted(ROUNDINGS, key=lambda name: -seen.roundings[name])
+    sigmas = [low] * len(order)
+    if low < high:
+        _, parts = swept(seen, n, alpha, [Window(low, high, name) for name in order])
+        sigmas = [shortest(part.low, part.high) for part in parts]
+    found = [
+        AttainableRadii(n=n, alpha=alpha, sigma=sigma, rounding=name)
+        for name, sigma in zip(order, sigmas, strict=True)
+    ]
+    hits = [one.match(seen.values, seen.places, seen.heaped).hit[one.rounding] for one in found]
+    best = max(range(len(found)), key=lambda i: hits[i].sum())
+    return [found[best]] if hits[best][seen.heaped].all() else []
+
+
 def _scores(
     seen: Written, n: int, alpha: float, sigmas: np.ndarray, most: int
 ) -> Iterator[tuple[str, np.ndarray]]:

@@ -56,7 +56,12 @@ class Audit:
 
 
 def audit(
-    path: Path, *, n: int | None = None, alpha: float | None = None, sigma: float | None = None
+    path: Path,
+    *,
+    n: int | None = None,
+    alpha: float | None = None,
+    sigma: float | None = None,
+    images: int | None = None,
 ) -> Audit:
     """Examine votes (.jsonl), or a table of certificates as by `tables.scan` (any other name).
 
@@ -68,12 +73,13 @@ def audit(
         n: Stated draws per image; tried even if unusual.
         alpha: Stated failure probability.
         sigma: Stated noise level, in pixels of [0, 1].
+        images: How many images there are to select from; a table that leaves off is then named.
 
     Raises:
         DataError, VotesError: The file is missing or cannot be read.
-        CertificateError: n, alpha or sigma make no sense.
+        CertificateError: n, alpha, sigma or images make no sense.
     """
-    stated = Stated(n=n, alpha=alpha, sigma=sigma)
+    stated = Stated(n=n, alpha=alpha, sigma=sigma, images=images)
     if path.suffix.lower() == ".jsonl":
         return _audit_votes(path, stated)
     return of_table(path, tables.scan(path), stated)
@@ -99,10 +105,11 @@ def _audit_others(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
     if numbered:
         text = "there is no `idx`: rows cannot be matched with another table's"
         findings.append(Finding(level=NOTE, text=text))
-    findings += of_rows(table, lines, numbered=numbered)
+    findings += of_rows(table, lines, numbered=numbered, images=stated.images)
     if norm := table.attrs.get("norm"):
-        other = f"its radii are of the norm {norm}; only those of l2 are explained"
-        return _conclude(path, len(table), [], findings, other)
+        text = f"radii of the norm {norm} are explained as those of l2 at sigma"
+        of = {"linf": ", which of Gaussian noise is its sigma / sqrt(values of an image)"}
+        findings.append(Finding(level=NOTE, text=text + of.get(norm, "")))
     inferred, more = infer.explain(table, lines, stated)
     why = "its radii do not tell n, alpha and sigma" if not inferred else None
     possible = [one for one in inferred if not infer.apart(one, stated)]
@@ -122,7 +129,8 @@ def _audit_ours(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
     if again.level is not None:
         low, high = again.level
         again = replace(again, level=(times * low, times * high))
-    findings = [*of_rows(table, lines, numbered=False), *_apart(again, stated), *again.findings]
+    rows = of_rows(table, lines, numbered=False, images=stated.images)
+    findings = [*rows, *_apart(again, stated), *again.findings]
     alpha, sigma = (
         None if interval is None else float(f"{math.sqrt(interval[0] * interval[1]):.6g}")
         for interval in (again.level, again.sigma)

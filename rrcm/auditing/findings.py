@@ -41,6 +41,7 @@ class Inferred:
     """Inferred settings of ``rows`` rows of a table; None is unknown.
 
     ``early``: all drawing stopped before the n that was asked for; ``n`` is the most there was.
+    ``rounding`` is that of the radii, as in `AttainableRadii`.
     """
 
     n: int | None
@@ -48,6 +49,7 @@ class Inferred:
     sigma: float | None
     rows: int
     early: bool = False
+    rounding: str = "down"
 
     def __str__(self) -> str:
         """``n = 1,000, alpha = 0.001, sigma unknown``."""
@@ -62,21 +64,26 @@ class Inferred:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stated:
-    """Settings that the user states; None is not stated."""
+    """Settings that the user states; None is not stated.
+
+    ``images`` are those of the data set that the table's were selected from.
+    """
 
     n: int | None = None
     alpha: float | None = None
     sigma: float | None = None
+    images: int | None = None
 
     def __post_init__(self) -> None:
         if not (
             (self.n is None or 0 < self.n <= 10**9)
             and (self.alpha is None or 0 < self.alpha < 1)
             and (self.sigma is None or 0 < self.sigma < math.inf)
+            and (self.images is None or self.images > 0)
         ):
             raise CertificateError(
-                f"need 0 < n <= 10^9, 0 < alpha < 1 and sigma > 0; got n={self.n}, "
-                f"alpha={self.alpha}, sigma={self.sigma}"
+                f"need 0 < n <= 10^9, 0 < alpha < 1, sigma > 0 and images > 0; got n={self.n}, "
+                f"alpha={self.alpha}, sigma={self.sigma}, images={self.images}"
             )
 
 
@@ -94,18 +101,22 @@ def some(numbers: tuple[int, ...], noun: str) -> str:
     return f"{noun}{'s' * (len(numbers) > 1)} {text}"
 
 
-def of_rows(table: pd.DataFrame, lines: np.ndarray, *, numbered: bool) -> list[Finding]:
+def of_rows(
+    table: pd.DataFrame, lines: np.ndarray, *, numbered: bool, images: int | None = None
+) -> list[Finding]:
     """Findings that need ``idx, label, predict, radius, correct`` only.
 
     Args:
         table: Certificates, one row per image, of any values.
         lines: Where the rows stand in their file, [N].
         numbered: ``idx`` was not in the file but counted from its rows.
+        images: How many there are to select from, if it is known.
     """
     findings = [*_swapped(table, lines), *_impossible(table, lines), *_correct(table, lines)]
     findings += _attacked(table, lines)
     if not numbered:
         findings += _images(table, lines)
+        findings += [] if images is None else _unfinished(table["idx"], images)
     return findings + _coverage(table["label"].to_numpy())
 
 
@@ -198,6 +209,24 @@ def _images(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
         text = f"{gone} missing from an otherwise {of}: left out for a reason?"
         findings.append(Finding(level=WARNING, text=text))
     return findings
+
+
+def _unfinished(idx: pd.Series, images: int) -> list[Finding]:
+    """A warning if a regular selection of so many ``images`` begins late or ends early."""
+    rows = np.unique(idx)
+    if not len(rows):
+        return []
+    if rows[-1] >= images:
+        text = f"image {rows[-1]} of {images:,}, which are counted from 0"
+        return [Finding(level=ERROR, text=text, of_stated=True)]
+    step = int(np.bincount(np.diff(rows)).argmax()) if len(rows) > 1 else images
+    late, early = rows[0] >= step, rows[-1] + step < images
+    if not late and not early:
+        return []
+    of = f"{-(-images // step):,} images" + f", every {step}" * (step > 1)
+    ends = f"from image {rows[0]} to {rows[-1]}"
+    text = f"{len(rows):,} of {of}: it is unfinished or a part, {ends} of {images:,}"
+    return [Finding(level=WARNING, text=text, of_stated=True)]
 
 
 def _coverage(labels: np.ndarray) -> list[Finding]:

@@ -1,7 +1,10 @@
-"""Infers n, alpha and sigma of a table of radii without votes, and finds rows that differ."""
+"""Infers n, alpha and sigma of a table of radii without votes, and finds rows that differ.
+
+A table whose origin is known has votes, and these have radii at any other alpha: `restated`.
+"""
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
@@ -10,17 +13,21 @@ from scipy.stats import poisson
 from rrcm.auditing import attainable_radii, shares, usual, written
 from rrcm.auditing.attainable_radii import AttainableRadii
 from rrcm.auditing.findings import ERROR, FAR, NOTE, WARNING, Finding, Inferred, Stated, at
+from rrcm.auditing.ladder import around, rung
 from rrcm.auditing.recount import MAJORITY
 from rrcm.auditing.written import SLIP
 from rrcm.certification.certify import DOWN, printed
 from rrcm.certification.votes.bounds import complement, radius
 from rrcm.certification.votes.counts import ABSTAIN
 
+SHIFTS = {"down": (0.0, 1.0), "nearest": (-0.5, 0.5), "up": (-1.0, 0.0)}  # places to the exact one
 COINCIDENCE = 1e-6  # probability of a heap of radii by chance
 UNTOLD = (
     "n, alpha and sigma cannot be told from the radii: rungs closer than the decimals, too few "
     "radii, draws that stopped early, or an unusual n or alpha"
 )
+
+AGREE = "radii agree with n, alpha and sigma as stated, which they would not tell by themselves"
 
 
 def explain(
@@ -37,7 +44,8 @@ def explain(
     r, where = radii[rows], lines[rows]
     unit = written.units(r)
     tried = usual.prior(n=stated.n, alpha=stated.alpha, sigma=stated.sigma)
-    explanations = attainable_radii.infer(r, unit, tried)
+    inferred = attainable_radii.infer(r, unit, tried)
+    explanations = inferred or attainable_radii.as_stated(r, unit, tried)
     if not explanations:
         return [], [Finding(level=NOTE, text=UNTOLD), *_above(stated, r, unit, where)]
     possible = [one for one in explanations if not apart(one, stated)] or explanations
@@ -48,7 +56,7 @@ def explain(
             *_rounding(possible, r, unit, where),
             *_heaped(possible[0], r, unit, where),
             *_otherwise(possible, stated),
-            *_telling(r[informative], len(r)),
+            *_telling(r[informative], len(r), alone=bool(inferred)),
             *shares.perhaps(possible[0].alpha, stated.alpha),
         ]
     foreign = ~first.hit[possible[0].rounding]
@@ -74,8 +82,13 @@ def explain(
     return [], [Finding(level=NOTE, text=text), *half, *_above(stated, r, unit, where)]
 
 
-def _telling(r: np.ndarray, radii: int) -> list[Finding]:
-    """A note if the inference rests on less than half of the radii ``r`` of so many."""
+def _telling(r: np.ndarray, radii: int, *, alone: bool) -> list[Finding]:
+    """A note if the inference rests on less than half of the radii ``r`` of so many, or on none.
+
+    ``alone``: radii tell n, alpha and sigma by themselves, not only whether they are as stated.
+    """
+    if not alone:
+        return [Finding(level=NOTE, text=AGREE)]
     if len(r) > radii / 2:
         return []
     text = (
@@ -97,7 +110,7 @@ def _distinct(
 
 def _as_inferred(candidate: AttainableRadii, r: np.ndarray, unit: np.ndarray) -> Inferred:
     rows = int(candidate.match(r, unit).near().sum())
-    return Inferred(n=candidate.n, alpha=candidate.alpha, sigma=candidate.sigma, rows=rows)
+    return Inferred(**asdict(candidate), rows=rows)
 
 
 def _above(stated: Stated, r: np.ndarray, unit: np.ndarray, where: np.ndarray) -> list[Finding]:
@@ -224,3 +237,33 @@ def _otherwise(explanations: list[AttainableRadii], stated: Stated) -> list[Find
         level = WARNING if less else ERROR
         result.append(Finding(level=level, text=text, of_stated=True))
     return result
+
+
+def restated(
+    table: pd.DataFrame, origin: AttainableRadii, alpha: float
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The table at level ``alpha``, with the least and the largest radii that its votes allow.
+
+    A written radius leaves an interval of exact ones, these an interval of votes for the class, by
+    Clopper–Pearson at the alpha of the table (eq. 11), and votes have a radius at ``alpha``. Who
+    abstains still does: all of them, unless ``alpha`` is the larger of the two.
+    """
+    rows = ((table["predict"] != ABSTAIN) & (table["radius"] > 0)).to_numpy()
+    r = table["radius"].to_numpy()[rows]
+    unit = written.units(r)
+    below, above = (r + places * unit for places in SHIFTS[origin.rounding])
+    least = _most_hits(below - written.SLIP, origin) + 1
+    ends = []
+    for votes in (least, np.maximum(_most_hits(above + written.SLIP, origin), least)):
+        radii = np.zeros(len(table))
+        radii[rows] = origin.sigma * rung(np.minimum(votes, origin.n), origin.n, alpha)
+        answers = {"predict": table["predict"].where(radii >= 0, ABSTAIN)}
+        answers["correct"] = table["correct"].where(radii >= 0, 0)
+        ends.append(table.assign(radius=radii.clip(0), **answers))
+    return ends[0], ends[1]
+
+
+def _most_hits(radii: np.ndarray, origin: AttainableRadii) -> np.ndarray:
+    """The most votes of which the radius is at most each of ``radii``."""
+    z = np.maximum(radii, 0) / origin.sigma
+    return around(z, np.zeros_like(z), origin.n, origin.alpha)[0]

@@ -165,8 +165,13 @@ def report(
 
 @app.command(rich_help_panel=RESULTS)
 def compare(
-    first: Annotated[str, typer.Argument(metavar="A", help="An evaluation, or a file.")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Another, of the same images.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="A B", help="Two evaluations or files, of the same images."),
+    ],
+    best: Annotated[
+        bool, typer.Option("--best", help="Correct the best of any number for being chosen.")
+    ] = False,
     radii: Annotated[
         str | None,
         typer.Option(help="Radii, such as 0,0.25,0.5.", show_default="those that were decided"),
@@ -175,7 +180,7 @@ def compare(
     """Test whether two classifiers differ on the same images."""
     from rrcm.cli.commands import tables
 
-    say(tables.compare(first, second, PROJECT, radii=radii))
+    say(tables.compare(names, PROJECT, radii=radii, best=best))
 
 
 @app.command(rich_help_panel=RESULTS)
@@ -219,6 +224,9 @@ def audit(
     sigma: Annotated[
         float | None, typer.Option(help="Noise that is claimed, for pixels in [0, 1].")
     ] = None,
+    images: Annotated[
+        int | None, typer.Option(help="Images of the data set, of which FILES have every k-th.")
+    ] = None,
 ) -> None:
     """Infer how a table was made, and whether to trust it.
 
@@ -227,12 +235,13 @@ def audit(
     from rrcm.auditing import audit
     from rrcm.auditing.findings import Stated
 
-    Stated(n=n, alpha=alpha, sigma=sigma)  # refused once, not for each file
+    stated: dict[str, Any] = {"n": n, "alpha": alpha, "sigma": sigma, "images": images}
+    Stated(**stated)  # refused once, not for each file
     bad = False
     for number, file in enumerate(files):
         gap = "\n" * (number > 0)
         try:
-            audited = audit.audit(file, n=n, alpha=alpha, sigma=sigma)
+            audited = audit.audit(file, **stated)
         except RrcmError as error:  # does not hide the other files
             say(f"{gap}error: {printable(str(error))}", err=True)
             bad = True

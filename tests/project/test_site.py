@@ -118,6 +118,14 @@ def test_equations_are_set_numbered_and_found_by_the_search(site: Path):
         assert heading.replace("'", "’") in titles
 
 
+def test_the_page_of_all_logs_is_whole_in_one_file(site: Path):
+    text = (site / "docs/ledger.html").read_text()
+    data = json.loads(re.search(r'id="ledger">(.*?)</script>', text, re.DOTALL)[1])
+
+    assert len(data["rows"]) > 2_000 and "r=" in text
+    assert not re.search(r"(src|href)=\"(https?:|//|\.\./)|url\(", text)
+
+
 def test_an_equation_that_a_docstring_cites_is_a_link(site: Path):
     page = (site / "docs/api.html").read_text()
     links = dict(re.findall(r'href="theory\.html#([^"]+)">(eq\. \w+)</a>', page))

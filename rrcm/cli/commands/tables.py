@@ -19,6 +19,7 @@ from rrcm.certification.certify import DOWN, UP, one_minus, printed
 from rrcm.certification.truncation import truncate
 from rrcm.certification.votes import records
 from rrcm.cli import requests
+from rrcm.cli.commands import best as of_best
 from rrcm.cli.project import Project
 from rrcm.config.defaults import CONFIDENCE, DRAWS
 from rrcm.core.errors import DataError
@@ -118,17 +119,23 @@ def derive(
     )
 
 
-def compare(first: str, second: str, project: Project, *, radii: str | None) -> str:
+def compare(names: list[str], project: Project, *, radii: str | None, best: bool) -> str:
     """Compare two classifiers in pairs on the same images; return tests and conclusions.
 
-    Each is a file, or the name of an evaluation. One may have more images than the other.
+    Each is a file, or the name of an evaluation. One may have more images than the other. ``best``
+    corrects the best of any number for having been chosen by its images.
     """
     found = [
         read(Path(name))
         if Path(name) == published.STDIN or Path(name).is_file()
         else project.evaluation(name)
-        for name in (first, second)
+        for name in names
     ]
+    if best:
+        return of_best.best(dict(zip(names, found, strict=True)), radii=radii)
+    if len(found) != 2:
+        raise DataError(f"{len(found)} classifiers; two are compared, the best of more by --best")
+    first, second = names
     entries.require_alike(found)
     a, b = pairing.on_shared(*found)
     if not pairing.same_images(a, b):

@@ -1,0 +1,1 @@
+"""The ledger of the certification logs that the field has released, and its pages."""

@@ -1,0 +1,94 @@
+"""``rrcm compare --best``: the best of many classifiers, corrected for having been chosen."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from rrcm.analysis import entries, pairing
+from rrcm.analysis.entries import Entry
+from rrcm.analysis.estimation import selection, statistics
+from rrcm.analysis.presentation import markup, tables
+from rrcm.certification.certify import DOWN, printed
+from rrcm.cli import requests
+from rrcm.config.defaults import CONFIDENCE
+from rrcm.core.errors import DataError
+
+MEANING = """The best of {many} on {images} images was chosen by these images, and is too good for
+that. `elsewhere` is what one half of them chooses, on the other half (mean of {halves:,} random
+halves, eq. 64): an unbiased estimate of what such a choice certifies of new images. `at least`
+holds with {sure} confidence, whichever was chosen (eq. 65). Who publishes the best of {many}
+publishes `elsewhere`, or certifies other images."""
+
+
+def best(named: dict[str, Entry], *, radii: str | None) -> str:
+    """The best of some entries of the same images at each radius, marked, beside its correction.
+
+    Raises:
+        DataError: There is one entry only, or they are not of the same images.
+    """
+    if len(named) < 2:
+        raise DataError("--best: two classifiers at least; of one there is nothing to choose")
+    (first, one), *others = named.items()
+    found, names = [*named.values()], told_apart([*named])
+    entries.require_alike(found)
+    for name, other in others:
+        if not pairing.same_images(one, other):
+            raise DataError(
+                f"{first} and {name} are not of the same images in the same order; the best is "
+                "chosen on images that all have"
+            )
+    chosen = requests.parse_radii(radii) if radii else entries.default_radii(found)
+    columns = {f"r = {radius:g}": _certified(found, radius) for radius in chosen}
+    lower = {
+        f"r = {radius:g}": any(one.lower_bounds([radius])[0] for one in found) for radius in chosen
+    }
+    rows = [
+        row(name, values, names, bound=lower[name])
+        for name, values in columns.items()
+        if values.any()
+    ]
+    credited = np.stack([statistics.credited(one.judged) for one in found])
+    if credited.any():
+        rows.append(row("ACR", credited, names, bound=any(one.cut_short for one in found)))
+    if not rows:
+        raise DataError("no classifier certifies an image at these radii; name others by --radii")
+    meaning = MEANING.format(
+        many=f"{len(found):,}",
+        images=f"{len(found[0].judged):,}",
+        halves=selection.HALVES,
+        sure=tables.percent_of(CONFIDENCE),
+    )
+    return f"{markup.plain(pd.DataFrame(rows), again=1)}\n\n{meaning}"
+
+
+def row(name: str, values: np.ndarray, names: list[str], *, bound: bool) -> dict[str, str]:
+    """A row of the table, of the ``values`` [M, N] of classifiers; shares in percent."""
+    picked = selection.best(values)
+    share, images = name != "ACR", values.shape[1]
+    places, scale = (1, tables.PERCENT) if share else (3, 1)
+    hits = int(values[picked.index].sum())
+    least = selection.least(hits, images, tried=len(names), confidence=CONFIDENCE)
+    mark = tables.at_least(bound)
+    return {
+        "": name,
+        "best": names[picked.index],
+        "as chosen": mark + printed(picked.mean, DOWN, places=places, scale=scale),
+        "elsewhere": mark + printed(picked.elsewhere, DOWN, places=places, scale=scale),
+        "too high by": f"{picked.excess * scale:.{places + 1}f}",
+        "at least": printed(least, DOWN, places=places, scale=scale) if share else "",
+    }
+
+
+def told_apart(names: list[str]) -> list[str]:
+    """Files without the folders that all of them begin with, and without what all end with."""
+    parts = [list(Path(name).parts) for name in names]
+    for end in (0, -1):
+        while all(len(one) > 1 for one in parts) and len({one[end] for one in parts}) == 1:
+            for one in parts:
+                del one[end]
+    return ["/".join(one) for one in parts]
+
+
+def _certified(found: list[Entry], radius: float) -> np.ndarray:
+    return np.stack([statistics.certified(one.judged, radius) for one in found]).astype(float)

@@ -1,0 +1,87 @@
+"""Where n, alpha and sigma are all stated, a table is judged by what they imply."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from audit_tables import alarms, table
+
+from benchmarks.audit import simulate, write_published
+from rrcm.auditing.audit import audit
+from rrcm.certification import tsv
+from rrcm.core.errors import CertificateError
+
+STATED = {"n": 100_000, "alpha": 0.001, "sigma": 0.5}
+
+
+def published(folder, seed, *, sure, doubt, images=500, **made):
+    """A table of three digits, of images that are almost all undoubted (or not) or far from it."""
+    rng = np.random.default_rng(seed)
+    far = {"sure": sure, "doubt": doubt, "others": (4, 2), "images": images}
+    write_published(simulate(rng, **(STATED | made | far)), folder / "log.tsv")
+    return folder / "log.tsv"
+
+
+@pytest.mark.parametrize("images", [4, 40, 500])
+@pytest.mark.parametrize(("sure", "doubt"), [(0.19, (-9, -8)), (0.02, (-9, -8)), (0.0, (-4, -3))])
+def test_a_clean_table_is_trusted_however_little_its_radii_tell(tmp_path, sure, doubt, images):
+    """71 of 500 radii of unanimous votes and no other that tells was once "cannot be checked"."""
+    for seed in range(3):
+        path = published(tmp_path, seed, sure=sure, doubt=doubt, images=images)
+
+        result = audit(path, **STATED)
+
+        assert result.trusted, str(result)
+        assert all("rounded to the nearest" in text for _, _, text in alarms(result))
+        assert result.inferred[0].n == 100_000 and result.inferred[0].alpha == 0.001
+
+
+@pytest.mark.parametrize("made", [{"alpha": 0.01}, {"sigma": 1.0}, {"n": 1_000_000}])
+def test_one_that_was_made_otherwise_is_not(tmp_path, made):
+    for seed in range(3):
+        result = audit(published(tmp_path, seed, sure=0.19, doubt=(-9, -8), **made), **STATED)
+
+        assert result.trusted is False, str(result)
+        assert "as stated" in result.verdict
+
+
+def test_fewer_unanimous_votes_are_no_fault_but_are_not_as_stated(tmp_path):
+    """A heap below the largest radius: drawing may have stopped early, which is allowed."""
+    for n in (10_000, 30_000):
+        result = audit(published(tmp_path, 0, sure=0.19, doubt=(-9, -8), n=n), **STATED)
+
+        assert result.trusted is not True, str(result)
+
+
+def test_radii_of_linf_are_explained_at_sigma_by_the_root_of_the_values_of_an_image(tmp_path):
+    found = table(1_000, images=300)
+    scaled = found.assign(radius=found["exact"] / 3072**0.5)
+    text = scaled.rename(columns={"radius": "linf_radius"}).assign(time="")
+    names = ["linf_radius" if name == "radius" else name for name in tsv.COLUMNS]
+    text[names].to_csv(tmp_path / "a.tsv", sep="\t", index=False, float_format="%.3g")
+
+    result = audit(tmp_path / "a.tsv", n=1_000, alpha=0.001, sigma=0.5 / 3072**0.5)
+
+    assert result.trusted and any("norm linf" in one.text for one in result.findings)
+
+
+@pytest.mark.parametrize(
+    ("idx", "said"),
+    [
+        (range(0, 10_000, 20), ""),
+        (range(0, 5_000, 20), "250 of 500 images, every 20: it is unfinished or a part, from image"
+         " 0 to 4980 of 10,000"),
+        (range(5_000, 10_000, 20), "from image 5000 to 9980"),
+        (range(9), "9 of 10,000 images: it is unfinished or a part, from image 0 to 8"),
+        (range(0, 10_001, 5_000), "image 10000 of 10,000, which are counted from 0"),
+    ],
+)  # fmt: skip
+def test_a_regular_selection_that_ends_early_is_named(tmp_path, idx, said):
+    rows = pd.concat([table(images=200)] * 3)[: len(idx)].assign(idx=[*idx])
+    tsv.write(rows, tmp_path / "a.tsv")
+
+    result = audit(tmp_path / "a.tsv", images=10_000)
+
+    found = [text for _, _, text in alarms(result) if "image" in text]
+    assert len(found) == bool(said) and all(said in text for text in found)
+    with pytest.raises(CertificateError, match="images > 0"):
+        audit(tmp_path / "a.tsv", images=0)
