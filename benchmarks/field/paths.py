@@ -84,7 +84,7 @@ PATTERNS = [  # a source, and one of its layouts
         r"sample_certification_log_cifar_sig05_pad16_ars\.txt",
     ),
     (
-        "",  # of the path: whoever adds a log, in presets/field/logs
+        "",  # of the path: whoever adds a log, in logs/ of presets/field
         r"(?P<source>[\w. -]+)/(?P<dataset>[\w. -]+)/"
         r"(?P<method>[\w.+ -]+)(?:,(?P<given>[\w.=, -]+))?/"
         rf"(?P<network>[\w-]+)/extra_(?P<extra>[\w. +-]+)/{TAIL}\.tsv(?:\.gz)?",
