@@ -134,6 +134,8 @@ def _page(found: list[Entry], *, confidence: float, context: dict[str, Any]) -> 
         origins=tables.origin_table(found),
         radius=tables.radius_table(found, confidence=confidence),
         title=tables.title(found, confidence=confidence),
+        top=found[0].top,
+        what=tables.certified(found),
     )
 
 
@@ -181,8 +183,7 @@ def curves_figure(found: list[Entry], *, radii: list[float], confidence: float) 
         left = statistics.band(statistics.left(entry.judged), confidence=confidence)
         panel[f"{name} certified".lstrip()] = curve
         panel[f"{name} attacked".lstrip()] = Curve(band=left, falls=False)
-    what = "certified accuracy" if found[0].labelled else "certified share"
-    return figures.certified_accuracy(panels, what=what)
+    return figures.certified_accuracy(panels, what=tables.certified(found))
 
 
 def _settled(entry: Entry, *, radii: list[float], confidence: float) -> pd.DataFrame | None:
