@@ -168,7 +168,13 @@ def from_votes(
         alpha=level,
         votes=(header, rows),
         certificate=f"top {top}" if top else certificates[0],
+        norm=norm(table),
     )
+
+
+def norm(table: pd.DataFrame) -> str:
+    """The norm of the radii of a table of any origin, as they say."""
+    return str(table["norm"].iloc[0] if "norm" in table else table.attrs.get("norm", "l2"))
 
 
 def entries(
@@ -195,6 +201,7 @@ def entries(
                 votes=votes.get(name),
                 certificate=params.certify.certificates[0],
                 settings=settings(params, evaluation.run),
+                norm=norm(tables[name]),
             )
         )
     return ordered(found)

@@ -13,7 +13,6 @@ from torch import Tensor
 from rrcm.analysis import report
 from rrcm.analysis.entries import Entry, beyond, default_radii, from_votes
 from rrcm.analysis.presentation import tables
-from rrcm.analysis.presentation.linf import notes as in_linf
 from rrcm.certification import plausibility
 from rrcm.certification.answers import Answers
 from rrcm.certification.votes.records import Row
@@ -82,7 +81,6 @@ def of_answers(
     radii: Sequence[float] | None = None,
     confidence: float = CONFIDENCE,
     top: int = 0,
-    linf: int | None = None,
 ) -> Page:
     """Report the answers of one classifier, or of several by name.
 
@@ -92,12 +90,9 @@ def of_answers(
             Without any, the report has the share of images with an answer.
         radii: Radii of the table; by default those that were asked for, or the usual ones.
         confidence: Of all intervals.
-        top: Report that the label is one of the ``top`` most probable classes, as by
-            `Answers.to_pandas`, and nothing of an attack.
-        linf: The number of values of an image, such as 3072: a note has the radii in L-infinity.
+        top: Report that the label is one of the ``top`` most probable classes.
 
     Raises:
-        CertificateError: ``top`` is negative or not below the number of classes.
         DataError: There are no answers, or there is not a label for each image, or one is not that
             of the answer.
         ConfigError: An argument is of another type or out of range.
@@ -123,8 +118,6 @@ def of_answers(
     radii = default_radii(entries) if radii is None else sorted({*radii})
     shown = Report(radii=radii, confidence=confidence)
     notes = [*dict.fromkeys(notes), *beyond(entries, radii)]
-    if linf is not None:
-        notes += in_linf(tables.worth_showing(entries, radii), linf)
     return Page(entries, radii=shown.radii, confidence=confidence, notes=notes)
 
 

@@ -122,6 +122,7 @@ def _page(found: list[Entry], *, confidence: float, context: dict[str, Any]) -> 
     band = intervals.dkw(min(len(e.judged) for e in found), confidence=confidence)
     return _template().render(
         **context,
+        ball=tables.ball(found),
         banded=len({entries.label(e, found) for e in found}) <= figures.FEW,
         apart=printed(band, UP, places=1, scale=tables.PERCENT),
         chance=one_minus(confidence, UP, scale=tables.PERCENT),

@@ -126,11 +126,7 @@ class Answers(Sequence[Answer]):
     def to_pandas(self, *, top: int = 0) -> pd.DataFrame:
         """A row for each image: the columns of a certificates file, and ``name`` of the class.
 
-        With ``top``, radii are those of `_top.table`: the label, or without labels the class of the
-        first draws, is one of the ``top`` most probable classes. ``name`` is left out.
-
-        Raises:
-            CertificateError: ``top`` is negative or not below the number of classes.
+        With ``top``, as by `_top.table`: whether the label is one of so many classes.
         """
         if top:
             return _top.table(self.header, self.rows, k=top, alpha=self.header.alpha)

@@ -24,10 +24,7 @@ GROUP = "rrcm.commands"  # entry points of a project: an object with `commands`,
 OF_MANY = frozenset({"images", "labels", "strict", "split", "subset", "budget", "shard"})
 OF_DRAWS = frozenset({"stop", "radii", "noise", "certificate", "precision", "allow", "backend"})
 OF_DRAWS |= {"seed"}
-Linf = Annotated[
-    int | None,
-    typer.Option(metavar="D", help="Also print radii in ℓ∞, for images of D values each."),
-]
+Linf = Annotated[int | None, typer.Option(metavar="D", help="Print ℓ∞ too: images of D values.")]
 PYTHONS = warnings.formatwarning
 WARNED = Counter[str]()
 
@@ -197,8 +194,7 @@ def derive(
         typer.Option(help="Certificate to compute; may be repeated.", show_default="cohen"),
     ] = None,
     top: Annotated[
-        int | None,
-        typer.Option(metavar="K", help="Certify that the label is one of the K likeliest classes."),
+        int | None, typer.Option(metavar="K", help="Certify the label among the K likeliest.")
     ] = None,
     linf: Linf = None,
     out: Annotated[

@@ -296,7 +296,7 @@ class Run:
     ``architecture`` names a file of rrcm/models/networks/, ``model`` its shape in ``models``.
     ``start`` is the artifact with its initial weights, ``pretrained/<name>`` or
     ``imported/<name>``, or `NONE` to train from scratch. ``loss`` holds the method's own
-    constants.
+    constants. ``noise`` has the standard deviation ``sigma``.
     """
 
     architecture: Annotated[str, Of("networks")]
@@ -307,6 +307,7 @@ class Run:
     start: str
     recipe: str
     loss: dict[str, Any]
+    noise: Literal["gaussian", "uniform"] = "gaussian"
 
     def __post_init__(self) -> None:
         not_negative(self, "seed", most=SEEDS)

@@ -15,7 +15,7 @@ from rrcm.models.trained.base import classifier
 from rrcm.noise import streams
 from rrcm.training.engine import distributed
 from rrcm.training.engine.computing import Computed, evaluating, prepare
-from rrcm.training.engine.draws import Draws
+from rrcm.training.engine.draws import Draws, uniform_of
 from rrcm.training.engine.inputs import augment, order
 from rrcm.training.engine.inputs.loading import Batch
 from rrcm.training.engine.loop import Loss, State, Training, optimise
@@ -46,7 +46,8 @@ def loss_of(called: nn.Module, method: ModuleType, run: Run, *, steps: int) -> L
 
     def loss(batch: Batch, draw: Draws) -> dict[str, Tensor]:
         x, y, done = batch.views["image"], batch.labels, batch.step / steps
-        value = method.loss(called, x, y, sigma=sigma, draw=draw, done=done, cfg=constants)
+        of_law = draw.of_law(run.noise)
+        value = method.loss(called, x, y, sigma=sigma, draw=of_law, done=done, cfg=constants)
         return {run.method: value}
 
     return loss
@@ -85,7 +86,8 @@ def train(
         selects = recipe.selection == "validation" and state.step % per_epoch == 0
         if selects or state.step == steps:
             draws, seed = recipe.validation_draws, run.seed
-            score = accuracy(called, data["validation"], sigma, draws=draws, seed=seed)
+            split, law = data["validation"], run.noise
+            score = accuracy(called, split, sigma, draws=draws, seed=seed, law=law)
             if score >= state.best_score:
                 state.best_score = score
                 state.best = {k: v.detach().clone() for k, v in network.state_dict().items()}
@@ -109,7 +111,9 @@ def train(
 
 
 @torch.no_grad()
-def accuracy(network: nn.Module, split: Split, sigma: Tensor, *, draws: int, seed: int) -> float:
+def accuracy(
+    network: nn.Module, split: Split, sigma: Tensor, *, draws: int, seed: int, law: str = ""
+) -> float:
     """Accuracy of ``network`` on ``draws`` noisy copies of each image.
 
     The noise is the same at every call, and is never used in certification. Processes share the
@@ -125,5 +129,6 @@ def accuracy(network: nn.Module, split: Split, sigma: Tensor, *, draws: int, see
             image = rows.to(sigma.device).repeat(draws)
             draw = torch.arange(draws, device=sigma.device).repeat_interleave(len(rows))
             z = streams.gaussian(seed, image, draw, tuple(x.shape[1:]), stream=streams.VALIDATE)
+            z = uniform_of(z) if law == "uniform" else z
             correct += (network(x + sigma * z, sigma).argmax(dim=1) == labels).sum()
     return distributed.total(correct).item() / (draws * len(split.labels))

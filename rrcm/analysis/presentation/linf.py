@@ -1,39 +1,24 @@
 """What L2 radii say in L-infinity: a consequence, and no certificate of its own (eq. 61)."""
 
+import math
 from collections.abc import Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 from rrcm.certification.certify import DOWN, printed
 from rrcm.core.ranges import COUNT, require
 
-LEVELS = 255  # steps from black to white of 8-bit pixels
-DOWNWARDS, UPWARDS = Context(prec=40, rounding=ROUND_FLOOR), Context(rounding=ROUND_CEILING)
-
-
-def radius(r: float, values: int) -> Decimal:
-    """``r`` / sqrt(``values``), rounded down.
-
-    Guarantee: a change of an image of so many ``values`` by less than this at each is shorter than
-    the L2 radius ``r``.
-
-    Raises:
-        ConfigError: ``values`` is not positive.
-    """
-    require(0 < values <= COUNT, f"linf: the values of an image, such as 3072, got {values}")
-    root = Decimal(values).sqrt(UPWARDS)  # to the nearest of 28 digits, whatever the context
-    root = root if root * root >= values else root.next_plus(UPWARDS)
-    return DOWNWARDS.divide(Decimal(repr(float(r))), root)
+LEVELS, ROUNDING = 255, 1e-12  # steps from black to white; more than that of a root
 
 
 def levels(r: float, values: int) -> int:
-    """By how many of 255 levels each value may change: the ball of L2 radius ``r`` is open."""
-    return max(0, int((LEVELS * radius(r, values)).to_integral_value(ROUND_CEILING)) - 1)
+    """By how many of 255 levels each of ``values`` may change: the ball of L2 radius r is open."""
+    return max(0, math.ceil(LEVELS * r / math.sqrt(values) * (1 - ROUNDING)) - 1)
 
 
 def notes(radii: Sequence[float], values: int) -> list[str]:
-    """A line for below a table: what its ``radii`` are in L-infinity; none if all are 0."""
+    """A line for below a table: its ``radii`` over sqrt(``values``); none if all are 0."""
+    require(0 < values <= COUNT, f"--linf: the values of an image, such as 3072, got {values}")
     said = [
-        f"{r:g} is {printed(float(radius(r, values)), DOWN, digits=4)} ({levels(r, values)})"
+        f"{r:g} is {printed(r / math.sqrt(values), DOWN, digits=4)} ({levels(r, values)})"
         for r in radii
         if r > 0
     ]

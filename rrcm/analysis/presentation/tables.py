@@ -70,7 +70,13 @@ def at_least(bound: bool) -> str:
 def certified(found: list[Entry]) -> str:
     """What is certified of entries, by `entries.require_alike`, such as ``certified accuracy``."""
     of_top = f"top-{found[0].top} " * bool(found[0].top)
-    return f"certified {of_top}{'accuracy' if all(e.labelled for e in found) else 'share'}"
+    what = "accuracy" if all(e.labelled for e in found) else "share"
+    return f"certified {of_top}{what}" + f" in {ball(found)}" * (found[0].norm != "l2")
+
+
+def ball(found: list[Entry]) -> str:
+    """The sign of the norm of radii."""
+    return {"l1": "ℓ₁", "l2": "ℓ₂", "linf": "ℓ∞"}[found[0].norm]
 
 
 def title(found: list[Entry], *, confidence: float) -> str:

@@ -10,22 +10,21 @@ import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtri
 
-from rrcm.certification.certify import floor
+from rrcm.certification.certify import line_of
 from rrcm.certification.votes.counts import ABSTAIN, Certified, ImageVotes, Rule
 from rrcm.certification.votes.records import Header, Row
+from rrcm.config.certification import require_law
 from rrcm.core.errors import CertificateError
 from rrcm.core.labels import NO_CLASS, UNKNOWN
 
-ROUNDING = 1e-14  # sigmas: more than the error of a root
+ROUNDING, FAR = 1e-14, 50.0  # sigmas: more than the error of a root, and than any radius
 
 
 def radius(q: float, others: list[float], *, sigma: float) -> float:
     r"""The radius of theory.md, eq. 60, for one class among the k most probable ones.
 
-    Guarantee: whatever classifier has probability 1 - ``q`` or more of the class, and bounds
-    ``others`` of the k most probable other classes, largest first, the class is among the k most
-    probable ones on the whole open L2 ball. Negative or 0 if nothing is certified. Non-increasing
-    in ``q`` and in each bound; of fewer bounds, the first ones, it is no larger.
+    Of one with probability 1 - ``q`` or more, where ``others`` are the k largest bounds of other
+    classes, largest first. Not positive if nothing is certified; non-increasing in each bound.
     """
     best, together = -math.inf, 0.0
     for t, bound in enumerate(reversed(others), start=1):
@@ -44,10 +43,7 @@ def _apart(a: float, b: float, t: int) -> float:
 
     if left(0.0) <= 0:
         return 0.0
-    high = 1.0
-    while left(high) > 0:
-        high *= 2
-    return float(brentq(left, 0.0, high, xtol=ROUNDING / 4)) - ROUNDING
+    return float(brentq(left, 0.0, FAR, xtol=ROUNDING / 4)) - ROUNDING
 
 
 def certify(
@@ -59,14 +55,8 @@ def certify(
     or ``label`` is among the k most probable classes of the smoothed classifier on the whole open
     L2 ball of radius. No correction for the choice of the k other classes is needed (theory.md,
     eq. 60).
-
-    Args:
-        votes: Those of the second round bound the probabilities, and must not choose ``label``.
-        rule: The stopping rule of the votes, which bounds each probability at alpha / (k + 1).
-        k: At least 1, and below the number of classes.
-        label: The class.
-        sigma: Noise level, in the units the radius is wanted in.
-        alpha: Failure probability of all bounds together.
+    The votes of the second round must not have chosen ``label``; ``rule`` bounds each probability
+    at alpha / (k + 1). ``k`` is at least 1 and below the number of classes.
     """
     level, draws = alpha / (k + 1), np.array(votes.draws)
     others, times = np.unique(
@@ -91,9 +81,9 @@ def table(header: Header, rows: list[Row], *, k: int, alpha: float) -> pd.DataFr
     first round. ``predict`` is this class or, for abstention, -1; ``n_A`` and ``p_A`` are its own.
 
     Raises:
-        CertificateError: ``k`` is not from 1 to the number of classes less 1, or no outcome of so
-            many draws certifies anything.
+        CertificateError: ``k`` is not below the number of classes, or there are too few draws.
     """
+    require_law("two_class", header.noise)
     rule, level, classes = header.rule(), header.alpha_left(alpha), len(header.classes)
     if not 0 < k < classes:
         raise CertificateError(
@@ -112,17 +102,6 @@ def table(header: Header, rows: list[Row], *, k: int, alpha: float) -> pd.DataFr
         got = Certified(label=ABSTAIN, radius=0.0, n_A=0, n=0, p_A=0.0)
         if votes.draws and header.classes[asked] != NO_CLASS:
             got = certify(votes, rule, k=k, label=asked, sigma=header.sigma, alpha=level)
-        line = {
-            "idx": row.idx,
-            "label": row.label,
-            "predict": got.label,
-            "radius": floor(got.radius),
-            "correct": int(got.label == row.label != UNKNOWN),
-            "n_A": got.n_A,
-            "n": got.n,
-            "p_A": floor(got.p_A),
-            "stop": row.stop,
-            "top": k,
-        }
+        line = line_of(row, got) | {"top": k}
         lines.append(line | ({"split": header.split} if header.split else {}))
     return pd.DataFrame(lines)

@@ -33,13 +33,9 @@ like these, not about how they were trained."""
 
 
 def report_files(
-    files: list[Path],
-    *,
-    out: Path | None,
-    alpha: float | None,
-    sigma: float | None,
-    values: int | None = None,
-) -> str:
+    files: list[Path], *, values: int | None = None,
+    out: Path | None, alpha: float | None, sigma: float | None
+) -> str:  # fmt: skip
     """Write a report of files of any kind; return the table to show and the page's path."""
     _require_level(alpha)
     require(sigma is None or 0 < sigma < math.inf, f"--sigma: must be positive, got {sigma}")
@@ -73,7 +69,7 @@ def read(path: Path, *, alpha: float | None = None, sigma: float | None = None) 
         _require_agreed(path, audit.of_table(path, table, stated).findings)
     if "top" in table and table["top"].nunique() > 1:
         raise DataError(f"{path}: radii of several top; a table is of one")
-    norm = table.attrs.get("norm", "l2")
+    norm = entries.norm(table)
     method = name if norm == "l2" else f"{name} ({norm} radii)"
     return Entry(
         name=name, model="", method=method, sigma=sigma, table=table, alpha=alpha, norm=norm
@@ -135,11 +131,10 @@ def derive(
 
 def _in_linf(found: list[Entry], values: int | None) -> list[str]:
     """A line with the radii of a table in L-infinity, for images of ``values`` values, if any."""
-    if values is None:
-        return []
-    other = [e.name for e in found if e.norm != "l2"]
-    require(not other, f"--linf: the radii of {other} are of another norm than l2")
-    return linf.notes(tables.worth_showing(found, entries.default_radii(found)), values)
+    other = [entry.name for entry in found if entry.norm != "l2"]
+    require(values is None or not other, f"--linf: {other} have radii of another norm than l2")
+    shown = tables.worth_showing(found, entries.default_radii(found))
+    return [] if values is None else linf.notes(shown, values)
 
 
 def compare(first: str, second: str, project: Project, *, radii: str | None) -> str:

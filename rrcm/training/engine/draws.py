@@ -5,6 +5,7 @@ them, so that several processes train the same network as one.
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,11 @@ import torch
 from torch import Tensor
 
 BLOCK = 64  # rows per generator; more rows need fewer generators, but discard more numbers
+
+
+def uniform_of(z: Tensor) -> Tensor:
+    """Uniform numbers of variance 1 in place of normal ones: sqrt(3) (2 Phi(z) - 1)."""
+    return math.sqrt(3) * torch.erf(z / math.sqrt(2))
 
 
 class Draws:
@@ -31,6 +37,13 @@ class Draws:
     def normal(self, x: Tensor) -> Tensor:
         """Standard normal numbers with the shape [B, …], type and device of ``x``."""
         return self._rows(torch.randn, x.shape, x.dtype, x.device)
+
+    def of_law(self, noise: str) -> "Draws":
+        """These numbers, but under ``uniform`` noise those of `uniform_of` for normal ones."""
+        if noise == "uniform":
+            normal = self.normal
+            self.normal = lambda x: uniform_of(normal(x))  # type: ignore[method-assign]
+        return self
 
     def uniform(self, x: Tensor, *shape: int) -> Tensor:
         """Uniform numbers in [0, 1), [B, *shape], with the type and device of ``x``."""
