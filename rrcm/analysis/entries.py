@@ -141,13 +141,13 @@ def from_votes(
     rows: list[Row],
     *,
     alpha: float | None = None,
-    certificates: Sequence[str] = ("cohen",),
+    certificates: Sequence[str] = (),
     top: int = 0,
 ) -> Entry:
     """Certify votes at ``alpha``, or else at the alpha of their stopping rule.
 
-    ``certificates`` are those of `rrcm.certification.certify.certify`; the first is the entry's.
-    With ``top`` there are none of them, and it is the k of `_top.table`.
+    ``certificates`` are those of `certify.certify`, ``cohen`` by default, or that of the noise; the
+    first is the entry's. With ``top``, the k of `_top.table`, there are none of them.
 
     Raises:
         DataError: There are no images, as in a share of fewer images than shares.
@@ -155,6 +155,8 @@ def from_votes(
     if not rows:
         raise DataError(f"{name}: no images; it is share {header.shard} of {header.images:,}")
     level = header.alpha if alpha is None else alpha
+    own = header.certificate if header.certificate == header.noise else "cohen"
+    certificates = certificates or [own]
     if top:
         table = _top.table(header, rows, k=top, alpha=level)
     else:

@@ -23,7 +23,6 @@ import numpy as np
 
 from rrcm.certification.votes import packing
 from rrcm.certification.votes.counts import Claim, ImageVotes, Rule
-from rrcm.config.certification import require_law
 from rrcm.core import formats, registry
 from rrcm.core.errors import CertificateError, ConfigError, VotesError
 from rrcm.core.files import atomic, read_bytes, require_file
@@ -117,7 +116,6 @@ class Header:
 
     def rule(self) -> Rule:
         """The stopping rule of the votes, for ``certificate`` at ``alpha``."""
-        require_law(self.certificate, self.noise)
         module = registry.load("stopping", self.stop)
         constants = parse(self.stopping, module.Config, where=f"stopping.{self.stop}")
         claim = Claim(

@@ -102,9 +102,9 @@ def derive(
         certificates = [f"top{top}"]
     header, rows = records.read(path)
     header, rows = truncate(header, rows, header.n if n is None else n)
-    certificates = certificates or [DRAWS.certificate]
     how: dict[str, Any] = {"top": top} if top else {"certificates": certificates}
     entry = entries.from_votes(path.stem, header, rows, alpha=alpha, **how)
+    certificates = certificates or [entry.certificate]
     named = [] if certificates == [DRAWS.certificate] else certificates
     digest = records.digest(header)[:8]  # votes elsewhere may have files of the same name
     parts = [path.stem, digest, f"n{header.n}", *named, f"a{entry.alpha:g}"]
