@@ -15,6 +15,7 @@ from typing import Any
 
 import rrcm
 from rrcm.config import params
+from rrcm.config.certification import require_law
 from rrcm.config.params import Params
 from rrcm.config.sections import NONE, PARAMS
 from rrcm.core import registry
@@ -146,6 +147,7 @@ def _served(whole: Params) -> None:
         raise ConfigError(f"stopping.{cfg.stop}.{error}") from None
     for name in whole.certify.certificates:
         try:
+            require_law(name, cfg.noise)
             asked = registry.load("certificates", name)
             require_enough(asked, rule, alpha=whole.certify.alpha)
         except CertificateError as error:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from rrcm.analysis.estimation import statistics
 from rrcm.certification import certify
+from rrcm.certification.certificates import _top
 from rrcm.certification.votes import reach
 from rrcm.certification.votes.records import BUDGET, END, Header, Row
 from rrcm.config.params import Params
@@ -46,6 +47,11 @@ class Entry:
     stale: tuple[str, ...] = ()
     relabelled: bool = False
     norm: str = "l2"
+
+    @property
+    def top(self) -> int:
+        """The k of top-k certificates; 0 where radii are of the most probable class."""
+        return int(self.table["top"].iloc[0]) if "top" in self.table else 0
 
     @property
     def split(self) -> str:
@@ -135,11 +141,13 @@ def from_votes(
     rows: list[Row],
     *,
     alpha: float | None = None,
-    certificates: Sequence[str] = ("cohen",),
+    certificates: Sequence[str] = (),
+    top: int = 0,
 ) -> Entry:
     """Certify votes at ``alpha``, or else at the alpha of their stopping rule.
 
-    ``certificates`` are those of `rrcm.certification.certify.certify`; the first is the entry's.
+    ``certificates`` are those of `certify.certify`, ``cohen`` by default, or that of the noise; the
+    first is the entry's. With ``top``, the k of `_top.table`, there are none of them.
 
     Raises:
         DataError: There are no images, as in a share of fewer images than shares.
@@ -147,7 +155,12 @@ def from_votes(
     if not rows:
         raise DataError(f"{name}: no images; it is share {header.shard} of {header.images:,}")
     level = header.alpha if alpha is None else alpha
-    table = certify.certify(header, rows, certificates=[*certificates], alpha=level)
+    own = header.certificate if header.certificate == header.noise else "cohen"
+    certificates = certificates or [own]
+    if top:
+        table = _top.table(header, rows, k=top, alpha=level)
+    else:
+        table = certify.certify(header, rows, certificates=[*certificates], alpha=level)
     return Entry(
         name=name,
         model="",
@@ -156,8 +169,14 @@ def from_votes(
         table=table,
         alpha=level,
         votes=(header, rows),
-        certificate=certificates[0],
+        certificate=f"top {top}" if top else certificates[0],
+        norm=norm(table),
     )
+
+
+def norm(table: pd.DataFrame) -> str:
+    """The norm of the radii of a table of any origin, as they say."""
+    return str(table["norm"].iloc[0] if "norm" in table else table.attrs.get("norm", "l2"))
 
 
 def entries(
@@ -184,6 +203,7 @@ def entries(
                 votes=votes.get(name),
                 certificate=params.certify.certificates[0],
                 settings=settings(params, evaluation.run),
+                norm=norm(tables[name]),
             )
         )
     return ordered(found)
@@ -237,17 +257,17 @@ def default_radii(found: list[Entry]) -> list[float]:
 
     Between the radii that a rule decided, certified accuracy may be lower than all draws would
     show. The series goes up to the largest certified radius; of votes at one sigma it is that of
-    `reach.usual`.
+    `reach.usual`. Top-k certificates reach further than a rule decides.
     """
     settled = {
         radius
         for entry in found
-        if entry.votes
+        if entry.votes and not entry.top
         for radius in entry.votes[0].stopping.get("radii", [])
     }
     if settled:
         return sorted(settled)
-    headers = [entry.votes[0] for entry in found if entry.votes]
+    headers = [entry.votes[0] for entry in found if entry.votes and not entry.top]
     if len(headers) == len(found) and len({header.sigma for header in headers}) == 1:
         return max(map(reach.usual, headers), key=len)
     largest = max(float(entry.table["radius"].max()) for entry in found)
@@ -256,7 +276,7 @@ def default_radii(found: list[Entry]) -> list[float]:
 
 def beyond(found: list[Entry], radii: Sequence[float]) -> list[str]:
     """Lines on ``radii`` that no image of an entry can reach; see `reach.beyond`."""
-    headers = [entry.votes[0] for entry in found if entry.votes]
+    headers = [entry.votes[0] for entry in found if entry.votes and not entry.top]
     return [*dict.fromkeys(line for one in headers for line in reach.beyond(one, radii))]
 
 
@@ -264,9 +284,14 @@ def require_alike(found: list[Entry]) -> None:
     """Refuse entries that do not compare in one table; an unknown split compares with any.
 
     Raises:
-        DataError: Some entries have labels and others do not, or they are of several splits or
-            norms; names one of each.
+        DataError: Some entries have labels and others do not, or they are of several splits, norms
+            or k of top-k certificates; names one of each.
     """
+    if len(tops := {e.top: e.name for e in found}) > 1:
+        (one, first), (two, second), *_ = (
+            (f"top {k}" if k else "one class", tops[k]) for k in tops
+        )
+        raise DataError(f"{first} has radii of {one} and {second} of {two}; report them apart")
     if len(norms := {e.norm: e.name for e in found}) > 1:
         (one, first), (two, second), *_ = norms.items()
         raise DataError(f"{first} has {one} radii and {second} {two} radii; report them apart")

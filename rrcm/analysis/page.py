@@ -80,6 +80,7 @@ def of_answers(
     *,
     radii: Sequence[float] | None = None,
     confidence: float = CONFIDENCE,
+    top: int = 0,
 ) -> Page:
     """Report the answers of one classifier, or of several by name.
 
@@ -89,6 +90,7 @@ def of_answers(
             Without any, the report has the share of images with an answer.
         radii: Radii of the table; by default those that were asked for, or the usual ones.
         confidence: Of all intervals.
+        top: Report that the label is one of the ``top`` most probable classes.
 
     Raises:
         DataError: There are no answers, or there is not a label for each image, or one is not that
@@ -109,9 +111,9 @@ def of_answers(
         notes += [
             f"{name}: {line}" for line in plausibility.of_votes(one.header, rows, plain=one.clean)
         ]
-        entry = from_votes(name, one.header, rows)
+        entry = from_votes(name, one.header, rows, top=top)
         relabelled = [row.label for row in one.rows] != first
-        table = entry.table.assign(**one.further)
+        table = entry.table if top else entry.table.assign(**one.further)
         entries.append(dataclasses.replace(entry, method=name, relabelled=relabelled, table=table))
     radii = default_radii(entries) if radii is None else sorted({*radii})
     shown = Report(radii=radii, confidence=confidence)

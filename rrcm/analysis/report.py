@@ -122,6 +122,7 @@ def _page(found: list[Entry], *, confidence: float, context: dict[str, Any]) -> 
     band = intervals.dkw(min(len(e.judged) for e in found), confidence=confidence)
     return _template().render(
         **context,
+        ball=tables.ball(found),
         banded=len({entries.label(e, found) for e in found}) <= figures.FEW,
         apart=printed(band, UP, places=1, scale=tables.PERCENT),
         chance=one_minus(confidence, UP, scale=tables.PERCENT),
@@ -134,6 +135,8 @@ def _page(found: list[Entry], *, confidence: float, context: dict[str, Any]) -> 
         origins=tables.origin_table(found),
         radius=tables.radius_table(found, confidence=confidence),
         title=tables.title(found, confidence=confidence),
+        top=found[0].top,
+        what=tables.certified(found),
     )
 
 
@@ -181,8 +184,7 @@ def curves_figure(found: list[Entry], *, radii: list[float], confidence: float) 
         left = statistics.band(statistics.left(entry.judged), confidence=confidence)
         panel[f"{name} certified".lstrip()] = curve
         panel[f"{name} attacked".lstrip()] = Curve(band=left, falls=False)
-    what = "certified accuracy" if found[0].labelled else "certified share"
-    return figures.certified_accuracy(panels, what=what)
+    return figures.certified_accuracy(panels, what=tables.certified(found))
 
 
 def _settled(entry: Entry, *, radii: list[float], confidence: float) -> pd.DataFrame | None:

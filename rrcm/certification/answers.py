@@ -8,6 +8,7 @@ from typing import Any, overload
 import pandas as pd
 
 from rrcm.certification import certify
+from rrcm.certification.certificates import _top
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.certification.votes.records import Header, Row
 
@@ -122,8 +123,13 @@ class Answers(Sequence[Answer]):
         """The columns that do not follow from the votes: ``clean``, and those of an attack."""
         return ({} if self.clean is None else {"clean": self.clean}) | self.attacked
 
-    def to_pandas(self) -> pd.DataFrame:
-        """A row for each image: the columns of a certificates file, and ``name`` of the class."""
+    def to_pandas(self, *, top: int = 0) -> pd.DataFrame:
+        """A row for each image: the columns of a certificates file, and ``name`` of the class.
+
+        With ``top``, as by `_top.table`: whether the label is one of so many classes.
+        """
+        if top:
+            return _top.table(self.header, self.rows, k=top, alpha=self.header.alpha)
         return self._table.assign(name=[answer.name for answer in self], **self.further)
 
 

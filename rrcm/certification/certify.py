@@ -6,12 +6,14 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from rrcm.certification.votes.counts import ABSTAIN, Certified, Rule, require_enough
 from rrcm.certification.votes.records import Header, Row
+from rrcm.config.certification import require_law
 from rrcm.core import registry
 from rrcm.core.errors import DataError, one_line
 from rrcm.core.files import read_bytes, uncell, write_csv
@@ -59,21 +61,28 @@ def certify(
             for name in certificates
         }
         (_, got), *others = answers.items()
-        line = {
-            "idx": row.idx,
-            "label": row.label,
-            "predict": got.label,
-            "radius": floor(got.radius),
-            "correct": int(got.label == row.label != UNKNOWN),
-            "n_A": got.n_A,
-            "n": got.n,
-            "p_A": floor(got.p_A),
-            "stop": row.stop,
-        }
+        line = line_of(row, got)
         for name, other in others:
             line |= {f"predict_{name}": other.label, f"radius_{name}": floor(other.radius)}
-        table.append(line | ({"split": header.split} if header.split else {}))
+        norm = getattr(_component(certificates[0]), "NORM", "l2")
+        line |= {"split": header.split} if header.split else {}
+        table.append(line | ({"norm": norm} if norm != "l2" else {}))
     return pd.DataFrame(table, columns=[*table[0]] if table else [*COLUMNS])
+
+
+def line_of(row: Row, got: Certified) -> dict[str, Any]:
+    """The `COLUMNS` of an image."""
+    return {
+        "idx": row.idx,
+        "label": row.label,
+        "predict": got.label,
+        "radius": floor(got.radius),
+        "correct": int(got.label == row.label != UNKNOWN),
+        "n_A": got.n_A,
+        "n": got.n,
+        "p_A": floor(got.p_A),
+        "stop": row.stop,
+    }
 
 
 def require(
@@ -86,6 +95,7 @@ def require(
     """
     rule, level = header.rule(), header.alpha_left(header.alpha if alpha is None else alpha)
     for name in certificates:
+        require_law(name, header.noise)
         require_enough(_component(name), rule, alpha=level)
     return rule, level
 

@@ -319,6 +319,8 @@ class Smoothed(Certifier):
         return self.header(self.split([np.zeros(self.shape, np.uint8)]))
 
     def _definition(self, split: Split, seed: int | None, budget: float) -> Header:
+        odd = hasattr(registry.load("certificates", self.draws.certificate), "NORM")
+        require(not odd, "certificate: answers are of l2; `rrcm certify` has tables of other norms")
         seed = secrets.randbits(64) if seed is None else seed
         draws = dataclasses.replace(self.draws, seed=seed, subset="all")
         header = dataclasses.replace(self, draws=draws).header(split, budget=budget)

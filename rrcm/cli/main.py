@@ -24,6 +24,7 @@ GROUP = "rrcm.commands"  # entry points of a project: an object with `commands`,
 OF_MANY = frozenset({"images", "labels", "strict", "split", "subset", "budget", "shard"})
 OF_DRAWS = frozenset({"stop", "radii", "noise", "certificate", "precision", "allow", "backend"})
 OF_DRAWS |= {"seed"}
+Linf = Annotated[int | None, typer.Option(metavar="D", help="Print ℓ∞ too: images of D values.")]
 PYTHONS = warnings.formatwarning
 WARNED = Counter[str]()
 
@@ -153,6 +154,7 @@ def report(
     sigma: Annotated[
         float | None, typer.Option(help="Noise of FILES in which it is not recorded.")
     ] = None,
+    linf: Linf = None,
 ) -> None:
     """Make a page of FILES, or print all results of a checkout."""
     if not files:
@@ -160,7 +162,7 @@ def report(
         return
     from rrcm.cli.commands import tables
 
-    say(tables.report_files(files, out=out, alpha=alpha, sigma=sigma))
+    say(tables.report_files(files, out=out, alpha=alpha, sigma=sigma, values=linf))
 
 
 @app.command(rich_help_panel=RESULTS)
@@ -196,6 +198,10 @@ def derive(
         list[str] | None,
         typer.Option(help="Certificate to compute; may be repeated.", show_default="cohen"),
     ] = None,
+    top: Annotated[
+        int | None, typer.Option(metavar="K", help="Certify the label among the K likeliest.")
+    ] = None,
+    linf: Linf = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -203,10 +209,11 @@ def derive(
         ),
     ] = None,
 ) -> None:
-    """Certify stored votes again: another alpha, fewer draws."""
+    """Certify stored votes again: another alpha, fewer draws, top-k."""
     from rrcm.cli.commands import tables
 
-    say(tables.derive(votes, n=n, alpha=alpha, certificates=certificate or ["cohen"], out=out))
+    chosen: dict[str, Any] = {"n": n, "alpha": alpha, "certificates": certificate or []}
+    say(tables.derive(votes, **chosen, out=out, top=top, values=linf))
 
 
 @app.command(rich_help_panel=RESULTS)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from rrcm.core import ranges
 from rrcm.core.ranges import BATCH, COPIES, COUNT, LAYERS, SEEDS, not_negative, positive, require
-from rrcm.core.registry import Of
+from rrcm.core.registry import Of, names
 from rrcm.core.schema import shown
 
 OPSETS = (
@@ -45,6 +45,13 @@ def noise_level(sigma: float, *, name: str = "sigma") -> None:
         if scaled <= MOST_NOISE
         else f"{name}: must be at most {MOST_NOISE:g}, as pixels are in [0, 1], got {sigma:g}",
     )
+
+
+def require_law(certificate: str, noise: str) -> None:
+    """Refuse a certificate of other noise: one that has the name of a noise is of that alone."""
+    of_one = {*names("certificates")} & {*names("distributions")}
+    agrees = certificate == noise or not of_one & {certificate, noise}
+    require(agrees, f"certificate: {certificate} does not hold under the noise {noise}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,6 +193,7 @@ class Sample:
             bool(SUBSET.fullmatch(self.subset)),
             f"subset: expected all, every:K or first:K, got {shown(self.subset)}",
         )
+        require_law(self.certificate, self.noise)
         top = self.n0 + self.n
         require(top < DRAWS, f"n: draws are numbered below 2^32, and n0 + n is {top}")
 

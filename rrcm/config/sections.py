@@ -296,7 +296,8 @@ class Run:
     ``architecture`` names a file of rrcm/models/networks/, ``model`` its shape in ``models``.
     ``start`` is the artifact with its initial weights, ``pretrained/<name>`` or
     ``imported/<name>`` or ``models/<run>``, or `NONE` to train from scratch. Where the method has a
-    table, it is its teacher instead. ``loss`` holds the method's own constants.
+    table, it is its teacher instead. ``loss`` holds the method's own constants. ``noise`` has
+    the standard deviation ``sigma``.
     """
 
     architecture: Annotated[str, Of("networks")]
@@ -307,6 +308,7 @@ class Run:
     start: str
     recipe: str
     loss: dict[str, Any]
+    noise: Literal["gaussian", "uniform"] = "gaussian"
 
     def __post_init__(self) -> None:
         not_negative(self, "seed", most=SEEDS)

@@ -20,7 +20,7 @@ from rrcm.models.trained.base import classifier
 from rrcm.noise import streams
 from rrcm.training.engine import distributed
 from rrcm.training.engine.computing import Computed, evaluating, prepare
-from rrcm.training.engine.draws import Draws
+from rrcm.training.engine.draws import Draws, uniform_of
 from rrcm.training.engine.inputs import augment, order
 from rrcm.training.engine.inputs.loading import Batch
 from rrcm.training.engine.loop import Loss, State, Training, optimise
@@ -71,7 +71,8 @@ def loss_of(
     def loss(batch: Batch, draw: Draws) -> dict[str, Tensor]:
         x, y, done = batch.views["image"], batch.labels, batch.step / steps
         told = {"table": kept["table"][batch.rows].to(x)} if "table" in kept else {}
-        value = method.loss(called, x, y, sigma=sigma, draw=draw, done=done, cfg=constants, **told)
+        named = {"sigma": sigma, "draw": draw.of_law(run.noise), "done": done, "cfg": constants}
+        value = method.loss(called, x, y, **named, **told)
         return {run.method: value}
 
     return loss
@@ -115,7 +116,8 @@ def train(
         selects = recipe.selection == "validation" and state.step % per_epoch == 0
         if selects or state.step == steps:
             draws, seed = recipe.validation_draws, run.seed
-            score = accuracy(called, data["validation"], sigma, draws=draws, seed=seed)
+            split, law = data["validation"], run.noise
+            score = accuracy(called, split, sigma, draws=draws, seed=seed, law=law)
             if score >= state.best_score:
                 state.best_score = score
                 state.best = {k: v.detach().clone() for k, v in network.state_dict().items()}
@@ -172,8 +174,11 @@ def _keeping(
         def correct(draws: int, rows: Tensor | None = None) -> Tensor:
             nonlocal drawn
             drawn += draws  # another call has fresh noise
-            named = {"draws": draws, "seed": seed, "stream": streams.STEP, "first": drawn - draws}
-            return _right(votes(network, split, rows, **named), split, rows)
+            counts = votes(
+                *(network, split, rows), draws=draws, seed=seed, stream=streams.STEP,
+                first=drawn - draws, law=run.noise,
+            )  # fmt: skip
+            return _right(counts, split, rows)
 
         old = kept.get("weights")
         weights = method.weigh(old, correct, epoch=epoch, epochs=recipe.epochs, cfg=cfg)
@@ -188,9 +193,12 @@ def _keeping(
     return before
 
 
-def accuracy(network: nn.Module, split: Split, sigma: Tensor, *, draws: int, seed: int) -> float:
+def accuracy(
+    network: nn.Module, split: Split, sigma: Tensor, *, draws: int, seed: int, law: str = ""
+) -> float:
     """Accuracy of ``network`` on ``draws`` noisy copies of each image, the same at every call."""
-    counts = votes((network, sigma), split, draws=draws, seed=seed, stream=streams.VALIDATE)
+    of, stream = (network, sigma), streams.VALIDATE
+    counts = votes(of, split, draws=draws, seed=seed, stream=stream, law=law)
     return _right(counts, split).sum().item() / (draws * len(split.labels))
 
 
@@ -204,6 +212,7 @@ def votes(
     seed: int,
     stream: int,
     first: int = 0,
+    law: str = "",
 ) -> Tensor:
     """Noisy copies of images that a classifier puts in each class, int32 [n, K], on the CPU.
 
@@ -224,6 +233,7 @@ def votes(
                 shape, images = tuple(x.shape[1:]), image.repeat(len(draw))
                 draw = draw.repeat_interleave(len(image))
                 z = streams.gaussian(seed, images, draw, shape, stream=stream)
+                z = uniform_of(z) if law == "uniform" else z
                 found = network(x.repeat(len(draw) // len(x), 1, 1, 1) + sigma * z, sigma)
                 chosen = F.one_hot(found.argmax(dim=1), classes)
                 counts[place] += chosen.unflatten(0, (-1, len(x))).sum(dim=0)

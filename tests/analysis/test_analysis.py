@@ -9,12 +9,21 @@ from audit_tables import sampled
 from builders import certificates, random_votes, refused
 
 from rrcm.analysis import entries
+from rrcm.analysis.page import of_answers
+from rrcm.auditing import audit
 from rrcm.certification import certify, truncation, tsv
+from rrcm.certification.answers import Answers
 from rrcm.certification.votes import records
 from rrcm.cli import requests
 from rrcm.cli.commands import tables
 from rrcm.cli.project import Project
-from rrcm.core.errors import CertificateError, ConfigError, DataError, VotesError
+from rrcm.core.errors import (
+    CertificateError,
+    ConfigError,
+    DataError,
+    RrcmError,
+    VotesError,
+)
 
 GRID = {"radii": [0.0, 0.25, 0.5], "beta": 0.001}
 
@@ -105,6 +114,54 @@ def test_derived_certificates_are_those_of_the_votes(here):
 
     assert (here / "new/again.csv").read_bytes() == (here / "a.csv").read_bytes()
     assert (here / "again.tsv").read_bytes() == (here / "a.tsv").read_bytes()
+
+
+def test_top_k_certificates_make_tables_of_their_own(here):
+    """In CSV, report, comparison and audit."""
+    plain = {"n": None, "alpha": None, "certificates": []}
+    said = tables.derive(here / "a.jsonl", **plain, out=None, top=2, values=64)
+
+    entry = entries.from_votes("a", *records.read(here / "a.jsonl"), top=2)
+    (path,) = (here / "results").glob("a-*-n500-top2-a0.001.csv")
+    assert certify.read(path)["top"].unique().tolist() == [2] and entry.certificate == "top 2"
+    assert entry.table["correct"].sum() >= tables.read(here / "a.jsonl").table["correct"].sum()
+    assert "certified top-2 accuracy, %" in said and "certificate top2" in said
+    assert "ℓ∞, as a consequence of ℓ₂: r is r/√64" in said and "0.25 is 0.03125 (7)" in said
+
+    answers = Answers(*records.read(here / "a.jsonl"))
+    pd.testing.assert_frame_equal(answers.to_pandas(top=2), entry.table)
+    assert "certified top-2 accuracy" in repr(of_answers(answers, top=2))
+    shown = tables.report_files([path], out=here / "page", alpha=None, sigma=None)
+    page = (here / "page/index.html").read_text()
+    assert "certified top-2 accuracy" in shown and "<h1>Certified top-2 accuracy</h1>" in page
+    assert "one of the 2 most probable" in page and "ℓ∞" not in page
+    third = here / "third.csv"
+    certify.write(entry.table.assign(radius=entry.table["radius"] / 2), third)
+    compared = tables.compare(str(path), str(third), Project(), radii="0.25")
+    assert f"A: {path} (top 2)" in compared
+
+    for other, words in ((here / "a.csv", "of one class"), (here / "b.jsonl", "of one class")):
+        for made in (
+            lambda other: tables.report_files([path, other], out=None, alpha=None, sigma=None),
+            lambda other: tables.compare(str(path), str(other), Project(), radii=None),
+        ):
+            with refused(DataError, "has radii of top 2", words, "report them apart"):
+                made(other)
+    certify.write(entry.table.assign(top=[2, 3] * 15), third)
+    with refused(DataError, "radii of several top"):
+        tables.read(third)
+    audited = audit.audit(path)
+    assert audited.trusted is None and "audit the votes" in audited.verdict
+    for changes, words in (
+        ({"top": 3}, "top 3: of 3 classes"),
+        ({"top": 0}, "--top: must be 1 or more"),
+        ({"top": 1, "certificates": ["cohen"]}, "leave --certificate out"),
+        ({"top": 1, "out": here / "top.tsv"}, "write a .csv"),
+        ({"values": 0}, "--linf: the values of an image"),
+    ):
+        with refused(RrcmError, words):
+            tables.derive(here / "a.jsonl", **plain | {"out": here / "out.csv"} | changes)
+    assert not (here / "out.csv").exists() and not (here / "top.tsv").exists()
 
 
 def test_what_cannot_be_derived_is_refused_and_nothing_is_written(here):

@@ -46,6 +46,8 @@ def test_a_preset_holds_what_its_file_says():
     loaded = dataclasses.asdict(params.load(PARAMS))
     for cfg in loaded["pretrain"].values():  # a key that came later, and is left out
         assert cfg["target"].pop("steps") == 0
+    for run in loaded["runs"].values():
+        assert run.pop("noise") == "gaussian"
 
     assert loaded == plain(PARAMS)
 

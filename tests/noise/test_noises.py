@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from rrcm.certification.distributions import gaussian, sound
+from rrcm.certification.distributions import _steps, gaussian, sound, uniform
 from rrcm.certification.sampling import philox
 from rrcm.core.errors import DataError
 from rrcm.noise import streams
@@ -23,7 +23,7 @@ words = st.integers(0, WORD)
 seeds = st.integers(0, 2**64 - 1)
 places = st.lists(st.tuples(words, words), min_size=1, max_size=20)
 shapes = st.sampled_from([(1, 1, 1), (1, 3, 3), (3, 5, 7), (1, 8, 8), (2, 1, 17)])
-COMPONENTS = [gaussian, sound]
+COMPONENTS = [gaussian, sound, uniform]
 each = pytest.mark.parametrize("component", COMPONENTS, ids=lambda c: c.__name__.split(".")[-1])
 
 
@@ -174,22 +174,21 @@ def test_counts_are_a_search_among_the_thresholds():
         assert got[0].tolist() == np.searchsorted(below, u, side="right").tolist()
 
 
+@pytest.mark.parametrize("component", [sound, uniform])
 @few
 @given(seeds, places, shapes, st.sampled_from([(0.5, 16), (0.25, 255), (1.0, 255)]))
-def test_sound_noise_is_whole_steps_added_before_one_division(seed, where, shape, grid):
+def test_sound_noise_is_whole_steps_added_before_one_division(component, seed, where, shape, grid):
     """By the kernel, and the steps by PyTorch, which other devices run."""
     sigma, max_value = grid
     x = levels(len(where), shape, max_value)
     images, draws = torch.tensor(where).unbind(1)
-    steps = (
-        sound._bucketized(sigma, max_value, seed, images, draws, math.prod(shape))
-        - len(sound.thresholds(sigma, max_value)) // 2
-    )
+    below = component.thresholds(sigma, max_value)
+    steps = _steps.bucketized(below, seed, images, draws, math.prod(shape)) - len(below) / 2
     k = (x * max_value).round().flatten(1)
 
     expected = (k + steps).numpy().astype(np.float32) / np.float32(max_value)
 
-    got = draw(sound, where, x=x, sigma=sigma, seed=seed, max_value=max_value)
+    got = draw(component, where, x=x, sigma=sigma, seed=seed, max_value=max_value)
     assert got.flatten(1).numpy().tobytes() == expected.tobytes()
 
 
@@ -210,6 +209,7 @@ def test_low_bits_falsify_certificates_of_float_noise_and_not_of_sound_noise():
     assert math.sqrt(300) / 16 < 1.1
     assert betrayed(gaussian, 1) == 0 and betrayed(gaussian, 0) > 0.95
     assert betrayed(sound, 1) == betrayed(sound, 0) == 0
+    assert betrayed(uniform, 1) == betrayed(uniform, 0) == 0
 
 
 def test_pixels_off_the_grid_and_grids_too_fine_for_sigma_are_refused():
@@ -230,7 +230,8 @@ def test_a_gpu_draws_the_same_steps_and_the_torch_normals():
     on_gpu = {"seed": 3, "images": at, "draws": at, "max_value": 16}
     on_cpu = on_gpu | {"images": at.cpu(), "draws": at.cpu()}
 
-    assert same(sound.noisy(x, 0.5, **on_gpu).cpu(), sound.noisy(x.cpu(), 0.5, **on_cpu))
+    for on in (sound, uniform):
+        assert same(on.noisy(x, 0.5, **on_gpu).cpu(), on.noisy(x.cpu(), 0.5, **on_cpu))
     z = streams.gaussian(3, at, at, (3, 9, 9))
     assert same(gaussian.noisy(x, 0.5, **on_gpu), x + 0.5 * z)
     other = gaussian.noisy(x.cpu(), 0.5, **on_cpu)

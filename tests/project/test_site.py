@@ -56,7 +56,8 @@ def below(name: str, module: ModuleType | None) -> Iterator[tuple[str, ModuleTyp
     yield name, module, thing
     if not inspect.ismodule(thing):
         return
-    inner = [info.name for info in pkgutil.iter_modules(getattr(thing, "__path__", []))]
+    found = pkgutil.iter_modules(getattr(thing, "__path__", []))
+    inner = [info.name for info in found if info.name[0] != "_"]
     own = [
         key
         for key, value in vars(thing).items()

@@ -67,15 +67,27 @@ def at_least(bound: bool) -> str:
     return "≥ " if bound else ""
 
 
+def certified(found: list[Entry]) -> str:
+    """What is certified of entries, by `entries.require_alike`, such as ``certified accuracy``."""
+    of_top = f"top-{found[0].top} " * bool(found[0].top)
+    what = "accuracy" if all(e.labelled for e in found) else "share"
+    return f"certified {of_top}{what}" + f" in {ball(found)}" * (found[0].norm != "l2")
+
+
+def ball(found: list[Entry]) -> str:
+    """The sign of the norm of radii."""
+    return {"l1": "ℓ₁", "l2": "ℓ₂", "linf": "ℓ∞"}[found[0].norm]
+
+
 def title(found: list[Entry], *, confidence: float) -> str:
     """The title of `accuracy_table`."""
-    what = "accuracy" if all(entry.labelled for entry in found) else "share (no labels)"
+    what = certified(found) + " (no labels)" * (not all(entry.labelled for entry in found))
     of = entries.split(found)
     if shares := {e.votes[0].shard for e in found if e.votes} - {pairing.WHOLE}:
         of += f", share {', '.join(sorted(shares))} of the images alone"
     if partly := {f"{len(e.judged):,} of {len(e.table):,}" for e in found if e.partly_labelled}:
         of += f" of the labelled images ({', '.join(sorted(partly))})"
-    return f"certified {what}{of}, % [{percent_of(confidence)} Wilson interval]"
+    return f"{what}{of}, % [{percent_of(confidence)} Wilson interval]"
 
 
 def accuracy(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:

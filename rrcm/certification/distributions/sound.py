@@ -9,11 +9,10 @@ import threading
 from functools import lru_cache
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from rrcm.certification.distributions import _steps
 from rrcm.core.errors import DataError
-from rrcm.noise import streams
 
 NAME = "philox4x32-10, rounded normal on the pixel grid, 63-bit thresholds"
 LARGEST = 2**12  # of max_value * sigma: k + i stays far below 2^24, so it is exact in float32
@@ -42,10 +41,7 @@ def noisy(
     Raises:
         DataError: A pixel of ``x`` is not on the grid, or the grid is too fine for sigma.
     """
-    k = _levels(x, images, max_value)
-    lowest = -(len(thresholds(sigma, max_value)) // 2)
-    counts = _counts(sigma, max_value, seed, images, draws, x.shape[1:].numel()).view(x.shape)
-    return _pixels(counts + (k + lowest), max_value)
+    return _steps.noisy(x, sigma, max_value, (seed, images, draws), thresholds)
 
 
 def slack(sigma: float, *, pixels: int, max_value: int) -> float:
@@ -78,60 +74,3 @@ def thresholds(sigma: float, max_value: int) -> np.ndarray:
         while tail := int(mp.nint(mp.ldexp(mp.ncdf(-(2 * len(upper) + 1) / scale), BITS))):
             upper.append(tail)
     return np.array(upper[::-1] + [2**BITS - tail for tail in upper], dtype=np.int64)
-
-
-def _counts(
-    sigma: float, max_value: int, seed: int, images: Tensor, draws: Tensor, pixels: int
-) -> Tensor:
-    """Number of thresholds at most u, float32 [B, pixels], for 63-bit u of two words each."""
-    if draws.device.type == "cpu":
-        from rrcm.certification.sampling import philox  # numba takes a while to import
-
-        words = philox.words(seed, images, draws, pixels, per_pixel=2)
-        return philox.counts(words, _guide(sigma, max_value), pixels)
-    return _bucketized(sigma, max_value, seed, images, draws, pixels)
-
-
-def _bucketized(
-    sigma: float, max_value: int, seed: int, images: Tensor, draws: Tensor, pixels: int
-) -> Tensor:
-    """`_counts` in PyTorch, for any device."""
-    blocks = torch.arange(-(-pixels // 2), device=draws.device)
-    counter = torch.stack(
-        torch.broadcast_tensors(
-            blocks, draws[:, None], images[:, None], torch.full_like(blocks, streams.CERTIFY)
-        ),
-        dim=-1,
-    )
-    words = streams.philox(counter, (seed & streams.MASK, seed >> 32)).view(len(draws), -1, 2)
-    u = (words[:, :pixels, 0] << 31) | (words[:, :pixels, 1] >> 1)
-    below = torch.from_numpy(thresholds(sigma, max_value)).to(u.device)
-    return torch.bucketize(u, below, right=True).float()
-
-
-@lru_cache(maxsize=16)
-def _guide(sigma: float, max_value: int) -> tuple[np.ndarray, np.ndarray]:
-    from rrcm.certification.sampling import philox
-
-    return philox.guide(thresholds(sigma, max_value))
-
-
-def _pixels(k: Tensor, max_value: int) -> Tensor:
-    """``k / max_value`` rounded once; PyTorch on CUDA would multiply by a number's reciprocal."""
-    return k / torch.tensor(max_value, dtype=torch.float32).to(k.device)
-
-
-def _levels(x: Tensor, images: Tensor, max_value: int) -> Tensor:
-    """k of x = k / max_value, float32; [1, C, H, W] where all rows are one and the same."""
-    if x.stride(0) == 0:
-        x = x[:1]
-    k = (x * max_value).round()
-    wrong = (_pixels(k, max_value) != x) | (k < 0) | (k > max_value)
-    if bool(wrong.any()):
-        row = int(wrong.flatten(1).any(1).nonzero()[0])
-        raise DataError(
-            f"image {int(images[row])}: pixel {float(x[row][wrong[row]][0])} is not on the grid "
-            f"0/{max_value} … {max_value}/{max_value}; sound noise needs it there, "
-            "`gaussian` does not"
-        )
-    return k

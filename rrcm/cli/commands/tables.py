@@ -10,7 +10,7 @@ import pandas as pd
 from rrcm.analysis import attacked, entries, pairing, report
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired
-from rrcm.analysis.presentation import markup, tables
+from rrcm.analysis.presentation import linf, markup, tables
 from rrcm.auditing import audit
 from rrcm.auditing.findings import NOTE, Finding, Stated
 from rrcm.certification import certify, tsv
@@ -34,8 +34,9 @@ like these, not about how they were trained."""
 
 
 def report_files(
-    files: list[Path], *, out: Path | None, alpha: float | None, sigma: float | None
-) -> str:
+    files: list[Path], *, values: int | None = None,
+    out: Path | None, alpha: float | None, sigma: float | None
+) -> str:  # fmt: skip
     """Write a report of files of any kind; return the table to show and the page's path."""
     if alpha is not None:
         inside("--alpha", alpha)
@@ -45,7 +46,7 @@ def report_files(
         raise DataError(f"{twins[0]}: two files of this name; a report tells them apart by name")
     out = out or Path(f"report-{results[0].name}")
     shown: dict[str, Any] = {"radii": entries.default_radii(results), "confidence": CONFIDENCE}
-    notes = entries.beyond(results, shown["radii"])
+    notes = entries.beyond(results, shown["radii"]) + _in_linf(results, values)
     report.write(results, out, subject=", ".join(_names(results)), notes=notes, **shown)
     table, false = tables.text(results, **shown), attacked.contradictions(results)
     return "\n".join([*false, table, "", *notes, f"the report: {out / HTML}"])
@@ -68,7 +69,9 @@ def read(path: Path, *, alpha: float | None = None, sigma: float | None = None) 
     table, name = published.read(path), published.name(path)
     if (stated := Stated(alpha=alpha, sigma=sigma)) != Stated():  # it takes a second
         _require_agreed(path, audit.of_table(path, table, stated).findings)
-    norm = table.attrs.get("norm", "l2")
+    if "top" in table and table["top"].nunique() > 1:
+        raise DataError(f"{path}: radii of several top; a table is of one")
+    norm = entries.norm(table)
     method = name if norm == "l2" else f"{name} ({norm} radii)"
     return Entry(
         name=name, model="", method=method, sigma=sigma, table=table, alpha=alpha, norm=norm
@@ -89,17 +92,27 @@ def derive(
     alpha: float | None,
     certificates: list[str],
     out: Path | None,
+    top: int | None = None,
+    values: int | None = None,
 ) -> str:
-    """Certify stored votes again: fewer draws, another alpha, or another certificate."""
+    """Certify stored votes again: fewer draws, another alpha, another certificate, or top-k."""
     if alpha is not None:
         inside("--alpha", alpha)
+    if top is not None:
+        require(not certificates, "--top: is a certificate of its own; leave --certificate out")
+        require(top > 0, f"--top: must be 1 or more, got {top}")
+        require(out is None or out.suffix != ".tsv", f"--top: {out} cannot say it; write a .csv")
+        certificates = [f"top{top}"]
     header, rows = records.read(path)
     header, rows = truncate(header, rows, header.n if n is None else n)
-    entry = entries.from_votes(path.stem, header, rows, alpha=alpha, certificates=certificates)
+    how: dict[str, Any] = {"top": top} if top else {"certificates": certificates}
+    entry = entries.from_votes(path.stem, header, rows, alpha=alpha, **how)
+    certificates = certificates or [entry.certificate]
     named = [] if certificates == [DRAWS.certificate] else certificates
     digest = records.digest(header)[:8]  # votes elsewhere may have files of the same name
     parts = [path.stem, digest, f"n{header.n}", *named, f"a{entry.alpha:g}"]
     out = out or RESULTS / f"{'-'.join(parts)}.csv"
+    notes = "".join(f"{line}\n" for line in _in_linf([entry], values))
     (tsv if out.suffix == ".tsv" else certify).write(entry.table, out)
     shown = tables.text([entry], radii=entries.default_radii([entry]), confidence=CONFIDENCE)
     unmarked = (
@@ -114,9 +127,17 @@ def derive(
         f"alpha = {entry.alpha}, certificate {', '.join(certificates)}; "
         f"stopping rule {header.stop}, laid out for {header.certificate} at alpha = "
         f"{header.alpha}; nothing was drawn\n"
-        f"{choice if n is not None else ''}"
+        f"{notes}{choice if n or top else ''}"
         f"{unmarked if out.suffix == '.tsv' and entry.cut_short else ''}certificates: {out}"
     )
+
+
+def _in_linf(found: list[Entry], values: int | None) -> list[str]:
+    """A line with the radii of a table in L-infinity, for images of ``values`` values, if any."""
+    other = [entry.name for entry in found if entry.norm != "l2"]
+    require(values is None or not other, f"--linf: {other} have radii of another norm than l2")
+    shown = tables.worth_showing(found, entries.default_radii(found))
+    return [] if values is None else linf.notes(shown, values)
 
 
 def compare(names: list[str], project: Project, *, radii: str | None, best: bool) -> str:
@@ -197,6 +218,7 @@ def _in_pairs(table: pd.DataFrame, decided: pd.DataFrame, undecided: pd.DataFram
 
 def _named(source: str, entry: Entry) -> str:
     radii = f" ({entry.norm} radii)" if entry.norm != "l2" else ""
+    radii += f" (top {entry.top})" * bool(entry.top)
     return f"{source}{radii}{' (stale)' if entry.stale else ''}"
 
 

@@ -5,6 +5,7 @@ them, so that several processes train the same network as one.
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,11 @@ import torch
 from torch import Tensor
 
 BLOCK = 64  # rows per generator; more rows need fewer generators, but discard more numbers
+
+
+def uniform_of(z: Tensor) -> Tensor:
+    """Uniform numbers of variance 1 in place of normal ones: sqrt(3) (2 Phi(z) - 1)."""
+    return math.sqrt(3) * torch.erf(z / math.sqrt(2))
 
 
 class Draws:
@@ -27,10 +33,17 @@ class Draws:
         Different ``purpose``s have independent numbers.
         """
         self._key, self._first, self._calls = f"{seed}/{step}/{purpose}", first, 0
+        self.law = "gaussian"
 
     def normal(self, x: Tensor) -> Tensor:
-        """Standard normal numbers with the shape [B, …], type and device of ``x``."""
-        return self._rows(torch.randn, x.shape, x.dtype, x.device)
+        """Standard normal numbers with the shape [B, …], type and device of ``x``; see `of_law`."""
+        z = self._rows(torch.randn, x.shape, x.dtype, x.device)
+        return uniform_of(z) if self.law == "uniform" else z
+
+    def of_law(self, noise: str) -> "Draws":
+        """These draws, whose `normal` gives `uniform_of` its numbers if ``noise`` is uniform."""
+        self.law = noise
+        return self
 
     def uniform(self, x: Tensor, *shape: int) -> Tensor:
         """Uniform numbers in [0, 1), [B, *shape], with the type and device of ``x``."""
