@@ -18,13 +18,13 @@ demo: env data            ## train, export, certify and report on the digits
 	$(BIN)/rrcm repro --jobs $(JOBS)
 	$(BIN)/rrcm report
 
-test: env                 ## what must pass before a commit
+test: env                 ## all tests but the slow ones
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 test-all: env             ## and what takes longer
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-check: env                ## format, lint, types, test
+check: env                ## format, lint, types, test: what must pass before a commit
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

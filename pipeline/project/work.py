@@ -32,7 +32,6 @@ from rrcm.training.engine.inputs.loading import Batch
 
 ROWS = 2  # images with which a loss is called
 MOMENTS = 20  # of a training, at which it is, where it changes on the way
-SPLITS = ("train", "validation", "choice", "test")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +59,8 @@ def counted(build: Callable[[], nn.Module], size: tuple[int, ...]) -> float:
 class Passes(nn.Module):
     """Stands for a network in a loss: outputs of its shape, and how many passes were asked for.
 
-    A backward pass counts as two forward passes, or as one where only the input gets a gradient.
+    A backward pass counts as two forward passes, as three where activations are recomputed, and as
+    one where only the input gets a gradient.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Planned:
     @cached_property
     def _indexes(self) -> dict[str, Any]:
         try:
-            return {name: shards.read_index(Path("shards", name)) for name in SPLITS}
+            return {name: shards.read_index(Path("shards", name)) for name in shards.SPLITS}
         except DataError as error:
             raise ConfigError(
                 f"data.name: how many images {self.params.data.name} has is known when they have "

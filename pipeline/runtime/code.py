@@ -29,6 +29,7 @@ STAGE = f"{STAGE_FILE}:code"  # DVC's name of the stage that writes it
 SCRIPTS = Path("pipeline/stages")
 # Not followed, as they can refuse a result but not change it: the check of all of params.yaml,
 # whose imports are all components, and this file, whose edit would show in the digests themselves.
+# Nor is rrcm/__init__.py, which only names what is public and makes torchvision importable.
 REFUSE = {"pipeline/checked.py", "pipeline/runtime/code.py"}
 UNSAID = {"ctx", "kind", "type_comment"}  # fields that follow from others, or say nothing
 NAME = re.compile(r"[\w.-]+")

@@ -58,7 +58,7 @@ def digest(stage_name: str) -> str:
         StageError: There is no such stage, a file that it needs is missing, or the code is no
             longer that which ``code/`` describes.
     """
-    read = _dvc().inputs(stage_name) if _dvc() else without_dvc.inputs(stage_name)
+    read = (_dvc() or without_dvc).inputs(stage_name)
     for path, found in read["files"].items():
         code.require_current(path)
         if found == MISSING:
@@ -86,7 +86,7 @@ def _versions() -> dict[str, str]:
 
 def recorded(stage_name: str, output: str) -> list[Path]:
     """`with_dvc.recorded`; nothing without DVC."""
-    return _dvc().recorded(stage_name, output) if _dvc() else []
+    return dvc.recorded(stage_name, output) if (dvc := _dvc()) else []
 
 
 @contextmanager
@@ -110,23 +110,35 @@ def running(stage_name: str) -> Iterator[Stage]:
         StageError: The inputs changed meanwhile (the scratch folder of the old ones is kept), or
             another process runs this stage.
     """
-    checked.load()  # not a dependency of the stage: a check can refuse a result, but not change it
-    before = digest(stage_name)
     lock, say = SCRATCH / f"{stage_name}.lock", partial(print, flush=True)
     with alone(lock, stage_name, say=say, patience=PATIENCE):
-        yield from _run(stage_name, before)
+        yield from _run(stage_name)
 
 
-def _run(stage_name: str, before: str) -> Iterator[Stage]:
-    began, family = time.time(), SCRATCH / stage_name
-    stage = Stage(name=stage_name, scratch=family / before[:16], notes={})
-    stage.scratch.mkdir(parents=True, exist_ok=True)
-    yield stage
+@contextmanager
+def unchanged(stage_name: str) -> Iterator[str]:
+    """Give the digest of a stage's inputs; refuse what the block made if they change meanwhile.
+
+    Raises:
+        ConfigError: Something in params.yaml is wrong.
+        StageError: They changed, or cannot be read.
+    """
+    checked.load()  # not a dependency of the stage: a check can refuse a result, but not change it
+    before = digest(stage_name)
+    yield before
     if digest(stage_name) != before:
         raise StageError(
             f"{stage_name}: code, parameters or data changed while it ran, so its result belongs "
-            "to neither version; run `dvc repro` again"
+            "to neither version; run it again"
         )
+
+
+def _run(stage_name: str) -> Iterator[Stage]:
+    began, family = time.time(), SCRATCH / stage_name
+    with unchanged(stage_name) as before:
+        stage = Stage(name=stage_name, scratch=family / before[:16], notes={})
+        stage.scratch.mkdir(parents=True, exist_ok=True)
+        yield stage
     write_json(
         Path("provenance", f"{stage_name}.json"),
         {

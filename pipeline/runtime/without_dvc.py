@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 from rrcm.config.sections import PARAMS
 from rrcm.core.errors import StageError
 from rrcm.core.files import atomic
-from rrcm.core.schema import read_yaml
+from rrcm.core.schema import find, read_yaml
 
 GRAPH = Path("dvc.yaml")
 RECORDS = Path("provenance")
@@ -43,7 +43,7 @@ def inputs(stage_name: str) -> dict[str, Any]:
     return {
         "cmd": _filled(stage["cmd"], known),
         "files": {name: hashed(Path(name)) for name in files},
-        "params": {name: _found(values, name) for name in params},
+        "params": {name: find(values, name) for name in params},
     }
 
 
@@ -68,7 +68,7 @@ def _declared(stage_name: str, values: Any) -> tuple[Any, dict[str, Any]]:
     name, _, key = stage_name.partition("@")
     stage, known = read_yaml(GRAPH)["stages"].get(name), dict(values)
     if stage and key and "foreach" in stage:
-        each = _found(values, VARIABLE.fullmatch(stage["foreach"])[1])
+        each = find(values, VARIABLE.fullmatch(stage["foreach"])[1])
         stage, known = (
             stage["do"] if key in each else None,
             known | {"key": key, "item": each.get(key)},
@@ -79,13 +79,7 @@ def _declared(stage_name: str, values: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _filled(text: str, known: Mapping[str, Any]) -> str:
-    return VARIABLE.sub(lambda variable: str(_found(known, variable[1])), text)
-
-
-def _found(values: Any, dotted: str) -> Any:
-    for key in dotted.split("."):
-        values = values[key]
-    return values
+    return VARIABLE.sub(lambda variable: str(find(known, variable[1])), text)
 
 
 def hashed(path: Path) -> str:

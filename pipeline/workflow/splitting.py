@@ -17,14 +17,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from pipeline import checked
 from pipeline.runtime import graph
 from pipeline.runtime.graph import SCRATCH
 from pipeline.workflow.plan import Node
 from rrcm.certification.sampling.journal import Journal
 from rrcm.certification.votes import records
 from rrcm.core.ending import reported
-from rrcm.core.errors import StageError
 from rrcm.core.locks import alone
 
 GROUP = "sample@"
@@ -61,16 +59,13 @@ def draw(stage: str, share: str) -> None:
     from pipeline.stages import sample  # imports torch, which whoever waits for shares needs not
 
     name = f"{stage}:{share.replace('/', 'of')}"
-    checked.load()
-    before = graph.digest(stage)
-    folder = SCRATCH / name / before[:16]
-    with alone(SCRATCH / f"{name}.lock", name, say=partial(print, flush=True)):
+    say = partial(print, flush=True)
+    with alone(SCRATCH / f"{name}.lock", name, say=say), graph.unchanged(stage) as before:
+        folder = SCRATCH / name / before[:16]
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / VOTES).exists():
             journal, item = folder / JOURNAL, stage.removeprefix(GROUP)
             sample.draw(item, journal=journal, path=folder / VOTES, title=name, shard=share)
-        if graph.digest(stage) != before:
-            raise StageError(f"{name}: code, parameters or data changed while it ran; run it again")
 
 
 def drawn(stage: str) -> list[Path]:

@@ -22,7 +22,7 @@ from rrcm.core import arguments
 from rrcm.core.errors import DataError
 from rrcm.core.files import require_place
 from rrcm.core.labels import UNKNOWN
-from rrcm.core.ranges import require
+from rrcm.core.ranges import inside
 from rrcm.data import duplicates, given
 
 Labels = Sequence[int] | np.ndarray | Tensor | None
@@ -95,7 +95,7 @@ def of_answers(
             of the answer.
         ConfigError: An argument is of another type or out of range.
     """
-    require(0 < confidence < 1, f"confidence: must lie in (0, 1), got {confidence}")
+    inside("confidence", confidence)
     named = answers if isinstance(answers, Mapping) else {"classifier": answers}
     if empty := [name for name, one in named.items() if not one] or ["report"] * (not named):
         raise DataError(f"{empty[0]}: no answers were given")

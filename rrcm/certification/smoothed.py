@@ -343,7 +343,7 @@ class Smoothed(Certifier):
             return Answers(header, rows, pictures=pictures)
         require(workers > 0, f"workers: must be positive, got {workers}")
         first, *others = [self.backend.on(device) for device in devices] or [self.backend]
-        kept, every = InMemoryJournal(), drawing.save_every()
+        kept, every = InMemoryJournal(), drawing.BETWEEN_SAVES
         if path is None:
             sampler = VoteSampler(
                 split, header, kept, workers=workers, every=every, budget_start=budget_start
@@ -466,7 +466,7 @@ def _threads_restored() -> Iterator[None]:
 
 
 def _kept(path: Path, header: Header, split: Split) -> tuple[Header, list[Row]]:
-    """The votes in ``path``, which are rewritten with the labels of ``split``.
+    """The votes in ``path``, rewritten for ``split`` if they are of other images or labels.
 
     Raises:
         VotesError: They are votes of something else.

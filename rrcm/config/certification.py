@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
+from rrcm.core import ranges
 from rrcm.core.ranges import BATCH, COPIES, COUNT, LAYERS, SEEDS, not_negative, positive, require
 from rrcm.core.registry import Of
 from rrcm.core.schema import shown
@@ -207,7 +208,7 @@ class Sampling(Sample):
 
     def __post_init__(self) -> None:
         Sample.__post_init__(self)
-        require(0 < self.alpha < 1, f"alpha: must be in (0, 1), got {self.alpha}")
+        ranges.inside("alpha", self.alpha)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,7 +219,7 @@ class Certify:
     alpha: float
 
     def __post_init__(self) -> None:
-        require(0 < self.alpha < 1, f"alpha: must be in (0, 1), got {self.alpha}")
+        ranges.inside("alpha", self.alpha)
         distinct = len({*self.certificates}) == len(self.certificates) > 0
         require(
             distinct, f"certificates: need one or more, each once, got {shown(self.certificates)}"
@@ -237,4 +238,4 @@ class Report:
             self.radii == sorted({r for r in self.radii if 0 <= r <= COUNT}) != [],
             f"radii: must be distinct, ascending and not negative, got {shown(self.radii)}",
         )
-        require(0 < self.confidence < 1, f"confidence: must be in (0, 1), got {self.confidence}")
+        ranges.inside("confidence", self.confidence)

@@ -57,6 +57,11 @@ def share(section: object, *keys: str) -> None:
         require(0 <= value <= 1, f"{key}: a share in [0, 1], got {value}")
 
 
+def inside(name: str, value: float) -> None:
+    """Refuse a probability outside of (0, 1)."""
+    require(0 < value < 1, f"{name}: must lie in (0, 1), got {value}")
+
+
 def dimensions(size: str, named: dict[str, tuple[int, int, int]]) -> tuple[int, int, int]:
     """Width, depth and heads of a ``size``: a name, or WIDTHxDEPTHxHEADS.
 

@@ -35,7 +35,7 @@ class Condition(nn.Module):
         self.register_buffer("std", torch.ones(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Conditions [B, D] of clean pixels [B, C, H, W] in [0, 1] (eq. 56)."""
+        """Conditions [B, D] of clean pixels [B, C, H, W] in [0, 1] (eq. 57a)."""
         return self._at(x, self.t_min)
 
     def of_noise(self, z: Tensor) -> Tensor:

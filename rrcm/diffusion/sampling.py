@@ -61,7 +61,7 @@ def solve(model: Denoiser, z: Tensor, *, steps: int) -> Tensor:
 
     .. math:: \frac{\mathrm d x}{\mathrm d s} = \frac{x - \hat x_0(x, s)}{s}
 
-    (eq. 57) from s = 80 down to 0.002 on the grid of eq. 3, as far as the schedule of ``model``
+    (eq. 57b) from s = 80 down to 0.002 on the grid of eq. 3, as far as the schedule of ``model``
     goes; the result is the clean image that ``model`` predicts at the last level. A row of the
     result depends on that row of ``z`` alone, up to the rounding of the network.
     """

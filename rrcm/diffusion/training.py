@@ -60,7 +60,7 @@ def loss_of(called: nn.Module, guide: nn.Module | None, cfg: Denoising) -> Loss:
     """The loss of a denoiser's training.
 
     A ``guide`` that the objective does not look at tells the network its condition, that of the
-    image itself (eq. 56).
+    image itself (eq. 57a).
     """
     objective, constants = _objective(cfg)
     declared = objective.schedule(constants)

@@ -14,12 +14,13 @@ from rrcm.certification.certificates import cohen, two_class
 from rrcm.certification.stopping import grid, none
 from rrcm.certification.votes import bounds
 from rrcm.certification.votes.counts import ABSTAIN, Claim, ImageVotes, require_enough
+from rrcm.core import registry
 from rrcm.core.errors import CertificateError
 
 tables = st.lists(st.integers(0, 500), min_size=2, max_size=9).filter(lambda c: sum(c) >= 20)
 every = pytest.mark.parametrize(
     "certificate",
-    [cohen, two_class],
+    [registry.load("certificates", name) for name in registry.names("certificates")],
     ids=lambda module: module.__name__.split(".")[-1],
 )
 

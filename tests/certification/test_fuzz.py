@@ -124,10 +124,10 @@ def read(path: Path) -> None:
             records.write(path.with_suffix(".again"), definition, rows)
             assert records.read(path.with_suffix(".again")) == (definition, rows)
     with refusals():
-        assert str(audit(path))
+        assert audit(path).verdict.startswith(("can be", "cannot be"))
     if path.suffix == ".jsonl":
-        with refusals(), Journal(path, HEADER) as journal:
-            assert all(idx == one.idx for idx, one in journal.rows.items())
+        with refusals(), Journal(path, HEADER):
+            pass
 
 
 class refusals(suppress):

@@ -25,9 +25,10 @@ ABOVE = {  # what of pipeline/ a folder of it may import, beside pipeline/checke
     "cli": {"runtime", "workflow", "project"},
 }
 FOREIGN = {"dvc", "prefect", "pipeline", "benchmarks", "cli"}
-# Nothing of the library opens, or says, what only a checkout has. Allowed are: the extra that
-# brings a package; the name of the file that rrcm/config/ reads as a mapping, in errors of its
-# values; and there, the pointers of artifacts that such a file may name.
+# Nothing of the library names files that only a checkout has. Allowed are: commands of rrcm, where
+# they are the way out of an error; the extra that brings a package; the name of the file that
+# rrcm/config/ reads as a mapping, in errors of its values; and there, the pointers of artifacts
+# that such a file may name.
 CHECKOUT = re.compile(r"\bdvc\b|\bpipeline\b|\bpresets/|\bprovenance/|params\.yaml")
 ALLOWED = {
     "rrcm/inference/extras.py": {"dvc"},
@@ -261,11 +262,17 @@ def test_the_report_reads_only_the_sections_it_lists():
 
 def test_cited_equations_exist():
     """Ours is "eq. 7"; that of a paper is cited after its name: "Cohen et al. (2019), eq. 4"."""
-    known = {*re.findall(r"tag\{(\d+)[a-z]?\}", (ROOT / "docs/theory.md").read_text())}
+    theory = (ROOT / "docs/theory.md").read_text()
+    labels, titles = (
+        re.findall(r"tag\{(\w+)\}", theory),
+        re.findall(r"^### (Eqs?\. [^:]+)", theory, re.M),
+    )
+    assert len(labels) == len({*labels}) > 50 and len(titles) == len({*titles})
+    known = {*labels} | {label.rstrip("abc") for label in labels}
     found = 0
     for path in CODE:
         text = " ".join(path.read_text().split()).replace(" # ", " ")
-        cited = re.findall(r"(?<!\d\d\d\d\), )\beqs?\. (\d+)", text)
+        cited = re.findall(r"(?<!\d\d\d\d\), )\beqs?\. (\d+[a-z]?)", text)
         assert {*cited} <= known, path
         found += len(cited)
     assert found > 80

@@ -125,10 +125,10 @@ def tracked(*patterns: str) -> list[Path]:
 
 
 def shell(page: str) -> Iterator[list[str]]:
-    """The commands in the console blocks of a page, as words."""
-    for block in re.findall(r"```console\n(.*?)```", page, re.S):
+    """The commands in the console and sh blocks of a page, as words."""
+    for kind, block in re.findall(r"^```(console|sh)\n(.*?)```", page, re.S | re.M):
         for line in block.replace("\\\n", " ").splitlines():
-            if line.startswith("$ "):
+            if kind == "sh" or line.startswith("$ "):
                 words = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=True)
                 words.whitespace_split = True
                 for more, command in itertools.groupby(words, lambda word: not {*word} <= {*"&|;"}):

@@ -31,6 +31,7 @@ from rrcm.inference.backend import Backend
 from rrcm.noise import streams
 
 NEVER = 1e9  # seconds, more than anybody waits
+BETWEEN_SAVES = seconds_between_saves(5.0)  # lines of the journal: what a kill may lose
 CALIBRATION = 64  # noisy validation images that set the ranges of int8 activations
 THREADS = torch.get_num_threads()  # when imported: any call of a backend on a CPU leaves one
 
@@ -89,7 +90,7 @@ def run(
         journal,
         path,
         workers=workers(),
-        every=save_every(),
+        every=BETWEEN_SAVES,
         budget_start=budget_start,
         known=known.values(),
     )
@@ -165,11 +166,6 @@ def is_batch_invariant(function: Backend, x: Tensor) -> bool:
             file=sys.stderr,
         )
     return invariant
-
-
-def save_every() -> float:
-    """Seconds between journal lines: the sampling that a kill may lose."""
-    return seconds_between_saves(5.0)
 
 
 def shown(

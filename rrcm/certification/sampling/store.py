@@ -50,8 +50,8 @@ class Store:
     def seed(self, header: Header, split: Split) -> int:
         """An unpredictable seed, drawn once for these images and this request.
 
-        If only labels differ from an earlier request, or what else votes do not depend on, it is
-        that of its votes. Not if they are of other images: those were added with the seed in view.
+        Votes of the same images that this request may reuse lend it their seed, as when only labels
+        differ. Votes of other images lend none: those were added with the seed in view.
         """
         path = self.path(dataclasses.replace(header, seed=0, shard="1/1"), ".seed")
         if not path.exists():

@@ -4,14 +4,13 @@ One confidence sequence at full alpha, the one-sided mixture's (eq. 17), holds a
 n = 100,000 and unanimous votes its radius is 1 % below Clopper-Pearson's.
 """
 
-import math
 from dataclasses import dataclass
 
 from rrcm.certification.votes import counts
 from rrcm.certification.votes.bounds import mixture_complement
 from rrcm.certification.votes.counts import History, ImageVotes
-from rrcm.certification.votes.sequential import MARGIN, is_futile, require_level
-from rrcm.core.errors import ConfigError
+from rrcm.certification.votes.sequential import MARGIN, is_futile
+from rrcm.core.ranges import inside, positive
 
 DEFAULTS = {"tolerance": 0.1, "beta": 1e-3}
 
@@ -27,9 +26,8 @@ class Config:
     beta: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.tolerance < math.inf:
-            raise ConfigError(f"tolerance: must be positive, got {self.tolerance}")
-        require_level(self.beta)
+        positive(self, "tolerance")
+        inside("beta", self.beta)
 
 
 class Rule(counts.Rule):

@@ -13,6 +13,7 @@ from scipy.stats import hypergeom
 
 from rrcm.certification.votes.counts import Claim, ImageVotes, Rule
 from rrcm.core.errors import ConfigError
+from rrcm.core.ranges import inside
 
 # Pixels. Tables round radii down to a millionth, so a rule certifies a little more than it shows.
 MARGIN = 2e-6
@@ -34,7 +35,7 @@ class Table:
         for radius in self.radii:
             if not 0 <= radius < math.inf:
                 raise ConfigError(f"radii: must be 0 or more pixels, got {radius}")
-        require_level(self.beta)
+        inside("beta", self.beta)
 
 
 class OfTable(Rule):
@@ -189,9 +190,3 @@ def is_futile(votes: ImageVotes, rule: Rule, radius: float, *, beta: float) -> b
         if claim.radius(best, last) >= radius + MARGIN:
             return False
     return True
-
-
-def require_level(beta: float) -> None:
-    """Refuse a ``beta`` outside (0, 1)."""
-    if not 0 < beta < 1:
-        raise ConfigError(f"beta: must lie in (0, 1), got {beta}")

@@ -22,7 +22,7 @@ from rrcm.cli import requests
 from rrcm.cli.project import Project
 from rrcm.config.defaults import CONFIDENCE, DRAWS
 from rrcm.core.errors import DataError
-from rrcm.core.ranges import require
+from rrcm.core.ranges import inside, require
 
 RESULTS = Path("results")
 HTML = "index.html"
@@ -36,7 +36,8 @@ def report_files(
     files: list[Path], *, out: Path | None, alpha: float | None, sigma: float | None
 ) -> str:
     """Write a report of files of any kind; return the table to show and the page's path."""
-    _require_level(alpha)
+    if alpha is not None:
+        inside("--alpha", alpha)
     require(sigma is None or 0 < sigma < math.inf, f"--sigma: must be positive, got {sigma}")
     results = [read(path, alpha=alpha, sigma=sigma) for path in files]
     if twins := [entry.name for entry in results if _names(results).count(entry.name) > 1]:
@@ -89,7 +90,8 @@ def derive(
     out: Path | None,
 ) -> str:
     """Certify stored votes again: fewer draws, another alpha, or another certificate."""
-    _require_level(alpha)
+    if alpha is not None:
+        inside("--alpha", alpha)
     header, rows = records.read(path)
     header, rows = truncate(header, rows, header.n if n is None else n)
     entry = entries.from_votes(path.stem, header, rows, alpha=alpha, certificates=certificates)
@@ -189,10 +191,6 @@ def _in_pairs(table: pd.DataFrame, decided: pd.DataFrame, undecided: pd.DataFram
 def _named(source: str, entry: Entry) -> str:
     radii = f" ({entry.norm} radii)" if entry.norm != "l2" else ""
     return f"{source}{radii}{' (stale)' if entry.stale else ''}"
-
-
-def _require_level(alpha: float | None) -> None:
-    require(alpha is None or 0 < alpha < 1, f"--alpha: must lie in (0, 1), got {alpha}")
 
 
 def _names(results: list[Entry]) -> list[str]:

@@ -23,6 +23,7 @@ from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import Fit
 
 SPLITS = ("train", "validation", "choice", "test")
+REMADE = "; `rrcm repro -f shard` writes it anew"
 ROWS = "images.npy"  # array of KIND; shard, offset and size locate an image's bytes
 KIND = np.dtype(
     [("idx", "<i8"), ("label", "<i8"), ("shard", "<i4"), ("offset", "<i8"), ("size", "<i8")]
@@ -75,9 +76,9 @@ class Pictures:
                 file.seek(offset)
                 raw = file.read(size)
         except OSError as error:
-            raise DataError(f"{path}: {error.strerror}; `rrcm repro -f shard`") from None
+            raise DataError(f"{path}: {error.strerror}{REMADE}") from None
         if len(raw) != size:
-            raise DataError(f"{path}: cut short while it was in use; `rrcm repro -f shard`")
+            raise DataError(f"{path}: cut short while it was in use{REMADE}")
         return raw
 
     def name(self, i: int) -> str:
@@ -152,7 +153,7 @@ def read_index(folder: Path) -> dict[str, Any]:
             raise ValueError("its digest is another")
         return {key: index[key] for key in KEYS}
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # not an index of ours
-        raise DataError(f"{path}: damaged ({error}); `rrcm repro -f shard` rewrites it") from None
+        raise DataError(f"{path}: damaged ({error}){REMADE}") from None
 
 
 def fit(index: dict[str, Any]) -> Fit:
@@ -209,18 +210,18 @@ def _rows(path: Path) -> np.ndarray:
     try:
         rows = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
     except (ValueError, EOFError, OverflowError) as error:
-        raise DataError(f"{path}: damaged ({one_line(error)}); `rrcm repro -f shard`") from None
+        raise DataError(f"{path}: damaged ({one_line(error)}){REMADE}") from None
     if rows.dtype != KIND or rows.ndim != 1:
-        raise DataError(f"{path}: damaged, no table of images; `rrcm repro -f shard`")
+        raise DataError(f"{path}: damaged, no table of images{REMADE}")
     return rows
 
 
 def _check(path: Path, expected: str) -> None:
-    require_file(path, most=TAR, hint=", though index.json lists it; `rrcm repro -f shard`")
+    require_file(path, most=TAR, hint=f", though index.json lists it{REMADE}")
     if (got := sha256(path)) != expected:
         raise DataError(
             f"{path}: SHA-256 is {got[:12]}…, index.json says {expected[:12]}…: it is truncated or "
-            f"altered; `rrcm repro -f shard` restores it"
+            f"altered{REMADE}"
         )
 
 
