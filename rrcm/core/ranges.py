@@ -59,7 +59,7 @@ def share(section: object, *keys: str) -> None:
 
 def inside(name: str, value: float) -> None:
     """Refuse a probability outside of (0, 1)."""
-    require(0 < value < 1, f"{name}: must lie in (0, 1), got {value}")
+    require(0 < value < 1, f"{name}: must be in (0, 1), got {value}")
 
 
 def dimensions(size: str, named: dict[str, tuple[int, int, int]]) -> tuple[int, int, int]:

@@ -168,7 +168,7 @@ def test_what_cannot_be_derived_is_refused_and_nothing_is_written(here):
     plain = {"n": None, "alpha": None, "certificates": ["cohen"]}
     for changes, error, said in (
         ({"n": 300}, VotesError, "the nearest is 315"),
-        ({"alpha": 1.0}, ConfigError, "--alpha: must lie in (0, 1)"),
+        ({"alpha": 1.0}, ConfigError, "--alpha: must be in (0, 1)"),
         ({"alpha": 2.0**-600}, CertificateError, "can never certify"),
         ({"certificates": ["cohn"]}, ConfigError, "Did you mean 'cohen'?"),
     ):

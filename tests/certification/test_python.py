@@ -886,7 +886,7 @@ def test_a_report_is_a_table_and_a_page(tmp_path: Path):
     for none, words in [({}, "report: no answers were"), (answers[:0], "classifier: no answers")]:
         with refused(DataError, words):
             rrcm.report(none, [])
-    with refused(ConfigError, "confidence: must lie in (0, 1), got 1.5"):
+    with refused(ConfigError, "confidence: must be in (0, 1), got 1.5"):
         rrcm.report(answers, confidence=1.5)
 
 

@@ -324,7 +324,7 @@ def test_so_few_draws_that_a_radius_cannot_be_had_give_it_up():
 @pytest.mark.parametrize(
     ("module", "changes", "words"),
     [
-        *((m, {"beta": 1.0}, "beta: must lie in (0, 1), got 1.0") for m in (grid, anytime)),
+        *((m, {"beta": 1.0}, "beta: must be in (0, 1), got 1.0") for m in (grid, anytime)),
         (grid, {"radii": []}, "stopping.radii: must be one or more, got []"),
         (spending, {"radii": [-0.5]}, "stopping.radii: must be 0 or more pixels, got -0.5"),
         (grid, {"radii": [math.nan]}, "stopping.radii[0]: expected a finite number, got nan"),

@@ -45,7 +45,7 @@ class Same(Draws):
     """Every uniform number is ``u``, every whole number ``n``."""
 
     def __init__(self, u=0.0, n=0):
-        self.u, self.n = u, n
+        self.u, self.n, self.law = u, n, "gaussian"
 
     def uniform(self, x, *shape):
         return torch.full((len(x), *shape), self.u, dtype=x.dtype)
