@@ -137,13 +137,13 @@ def test_top_k_certificates_make_tables_of_their_own(here):
     assert "one of the 2 most probable" in page and "ℓ∞" not in page
     third = here / "third.csv"
     certify.write(entry.table.assign(radius=entry.table["radius"] / 2), third)
-    compared = tables.compare(str(path), str(third), Project(), radii="0.25")
+    compared = tables.compare([str(path), str(third)], Project(), radii="0.25")
     assert f"A: {path} (top 2)" in compared
 
     for other, words in ((here / "a.csv", "of one class"), (here / "b.jsonl", "of one class")):
         for made in (
             lambda other: tables.report_files([path, other], out=None, alpha=None, sigma=None),
-            lambda other: tables.compare(str(path), str(other), Project(), radii=None),
+            lambda other: tables.compare([str(path), str(other)], Project(), radii=None),
         ):
             with refused(DataError, "has radii of top 2", words, "report them apart"):
                 made(other)
@@ -206,9 +206,9 @@ def test_radii_that_are_not_significant_together_are_not_called_so(here):
     """(20, 7) alone has p = .019; among three equal tests Holm makes it .06."""
     files = pair(here, 20, 7)
 
-    alone = tables.compare(*files, Project(), radii="0.5")
+    alone = tables.compare(files, Project(), radii="0.5")
     assert "A certifies more" in alone and "not about how they were trained" in alone
-    assert "A certifies more" not in tables.compare(*files, Project(), radii="0.1,0.3,0.5")
+    assert "A certifies more" not in tables.compare(files, Project(), radii="0.1,0.3,0.5")
 
 
 def test_comparisons_need_the_same_images(here):
@@ -216,14 +216,14 @@ def test_comparisons_need_the_same_images(here):
     certify.write(certificates([0] * 5, [0.1] * 5).assign(idx=range(900, 905)), here / "five.csv")
 
     with refused(DataError, "one.csv", "five.csv", "the same images"):
-        tables.compare(first, str(here / "five.csv"), Project(), radii=None)
+        tables.compare([first, str(here / "five.csv")], Project(), radii=None)
     named = certificates([0] * 5, [0.1] * 5)
     for name in ("cat", "dog"):
         certify.write(named.assign(file=[f"{name}/{i}.png" for i in range(5)]), here / name)
     with refused(DataError, "their names of files differ"):
-        tables.compare(str(here / "cat"), str(here / "dog"), Project(), radii=None)
+        tables.compare([str(here / "cat"), str(here / "dog")], Project(), radii=None)
     with refused(DataError, "nowhere: no such file"):
-        tables.compare(first, "nowhere", Project(), radii=None)
+        tables.compare([first, "nowhere"], Project(), radii=None)
 
 
 def test_not_all_answers_are_the_same_if_one_differs(here):
@@ -231,8 +231,8 @@ def test_not_all_answers_are_the_same_if_one_differs(here):
         certify.write(certificates([0] * 2000 + [last], [0.1] * 2001), here / f"{name}.csv")
     one, two = (str(here / f"{name}.csv") for name in ("one", "two"))
 
-    assert "the same answer on 99.9 %" in tables.compare(one, two, Project(), radii="0")
-    assert "the same answer on 100.0 %" in tables.compare(one, one, Project(), radii="0")
+    assert "the same answer on 99.9 %" in tables.compare([one, two], Project(), radii="0")
+    assert "the same answer on 100.0 %" in tables.compare([one, one], Project(), radii="0")
 
 
 def test_a_share_is_called_one_and_an_empty_share_is_refused(here):

@@ -181,7 +181,7 @@ def kept(folder, name: str, **changes: object) -> str:
 
 
 def compared(first: str, second: str, radii: str | None = None) -> list[str]:
-    return commands.compare(first, second, Project(), radii=radii).splitlines()
+    return commands.compare([first, second], Project(), radii=radii).splitlines()
 
 
 def test_compare_refuses_other_pictures_and_names_other_settings(tmp_path):

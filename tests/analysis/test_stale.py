@@ -64,7 +64,7 @@ def opened(**options: Any) -> Smoothed:
 
 
 def test_what_is_as_params_yaml_says_is_not_marked(here: Workspace):
-    compared = tables.compare(EVAL, OTHER, project, radii=None)
+    compared = tables.compare([EVAL, OTHER], project, radii=None)
 
     assert "stale" not in results.overview() + compared
     for backend in ("onnx", "torch"):

@@ -3,7 +3,7 @@
 import pytest
 from workspace import ROOT, Workspace, shell
 
-COMMANDS = [*shell((ROOT / "README.md").read_text())]
+COMMANDS = [*shell((ROOT / "README.md").read_text(), kinds="console")]
 
 
 @pytest.mark.slow

@@ -120,7 +120,9 @@ def train(method: str, network: str = "vit", precision: str = "fp32") -> Make:
 
     def make(device: str) -> Iterable[Tensor]:
         state = finetune.start(run, recipe, model, classes=CLASSES, device=device)
-        steps = finetune.train(state, module, data, run, recipe)
+        teacher = (state.modules["classifier"], torch.tensor(0.25, device=device))
+        teacher = teacher if hasattr(module, "table") else None
+        steps = finetune.train(state, module, data, run, recipe, teacher)
         return [*result(state, steps), *state.best.values()]
 
     return make

@@ -124,9 +124,9 @@ def tracked(*patterns: str) -> list[Path]:
     return [ROOT / name for name in names if name and (ROOT / name).is_file()]
 
 
-def shell(page: str) -> Iterator[list[str]]:
-    """The commands in the console and sh blocks of a page, as words."""
-    for kind, block in re.findall(r"^```(console|sh)\n(.*?)```", page, re.S | re.M):
+def shell(page: str, kinds: str = "console|sh") -> Iterator[list[str]]:
+    """The commands in the console and sh blocks of a page, or of other ``kinds``, as words."""
+    for kind, block in re.findall(rf"^```({kinds})\n(.*?)```", page, re.S | re.M):
         for line in block.replace("\\\n", " ").splitlines():
             if kind == "sh" or line.startswith("$ "):
                 words = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars=True)

@@ -140,7 +140,7 @@ def _in_linf(found: list[Entry], values: int | None) -> list[str]:
     return [] if values is None else linf.notes(shown, values)
 
 
-def compare(names: list[str], project: Project, *, radii: str | None, best: bool) -> str:
+def compare(names: list[str], project: Project, *, radii: str | None, best: bool = False) -> str:
     """Compare two classifiers in pairs on the same images; return tests and conclusions.
 
     Each is a file, or the name of an evaluation. One may have more images than the other. ``best``
