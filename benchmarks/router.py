@@ -23,6 +23,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 
 from rrcm.analysis.estimation.paired import holm
 from rrcm.certification.votes import records
+from rrcm.certification.votes.counts import ImageVotes, Rule
 from rrcm.certification.votes.records import Header, Row
 
 TAUS = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -45,13 +46,9 @@ def table(first: tuple[Header, list[Row]], second: tuple[Header, list[Row]]) -> 
     chosen = sorted({*one.stopping.get("radii", [0.0]), *two.stopping.get("radii", [0.0])})
     columns, p_values = {}, {}
     for how, level in (("certified", one.alpha), ("as voted", None)):
-        mine, its = (
-            np.array([probabilities(h, row, level and level / 3) for row in found])
-            for h, found in (first, second)
-        )
+        mine, its = (probabilities(*votes, level and level / 3) for votes in (first, second))
         full = [  # each alone at its full alpha
-            alone(np.array([probabilities(h, r, level) for r in found]), labels, h.sigma)
-            for h, found in (first, second)
+            alone(probabilities(*votes, level), labels, votes[0].sigma) for votes in (first, second)
         ]
         for tau in TAUS:
             reach = radius(mine[:, 1:], its[:, 1], tau=tau, sigmas=(one.sigma, two.sigma))
@@ -72,15 +69,19 @@ def table(first: tuple[Header, list[Row]], second: tuple[Header, list[Row]]) -> 
     return f"{shown}\nahead with p < 0.05 (Holm): {'; '.join(ahead) or 'nowhere'}"
 
 
-def probabilities(header: Header, row: Row, level: float | None) -> tuple[float, float, float]:
-    """A class, at least and at most its probability; as voted if ``level`` is None."""
-    votes = row.votes(len(header.classes))
+def probabilities(header: Header, rows: list[Row], level: float | None) -> np.ndarray:
+    """A class, at least and at most its probability, [N, 3]; as voted if ``level`` is None."""
+    rule = header.rule()  # one for all, which keeps what images share
+    return np.array([_probability(rule, row.votes(len(header.classes)), level) for row in rows])
+
+
+def _probability(rule: Rule, votes: ImageVotes, level: float | None) -> tuple[float, float, float]:
     if not votes.draws:
         return votes.c_A, 0.0, 1.0
     if level is None:
         share = min(votes.counts[-1].max() / votes.counts[-1].sum(), MOST)
         return int(votes.counts[-1].argmax()), share, share
-    rule, draws = header.rule(), np.array(votes.draws)
+    draws = np.array(votes.draws)
     most = [
         rule.complement(list(zip(votes.draws, (draws - column).tolist(), strict=True)), level)
         for column in votes.counts.T

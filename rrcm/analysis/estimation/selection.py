@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import beta
+
+from rrcm.certification.votes import bounds
 
 HALVES = 2000  # random halves, over which results are averaged
 BATCH = 500  # halves at a time, which bounds the memory
@@ -64,4 +65,4 @@ def least(hits: int, images: int, *, tried: int, confidence: float) -> float:
     Guarantee: whichever was chosen on these images and however, its share on new images is below
     this with probability at most 1 - ``confidence``.
     """
-    return float(beta.ppf((1 - confidence) / tried, hits, images - hits + 1)) if hits else 0.0
+    return 1 - bounds.complement(hits, images, (1 - confidence) / tried)

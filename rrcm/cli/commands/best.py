@@ -67,8 +67,11 @@ def row(name: str, values: np.ndarray, names: list[str], *, bound: bool) -> dict
     picked = selection.best(values)
     share, images = name != "ACR", values.shape[1]
     places, scale = (1, tables.PERCENT) if share else (3, 1)
-    hits = int(values[picked.index].sum())
-    least = selection.least(hits, images, tried=len(names), confidence=CONFIDENCE)
+    least = ""
+    if share:
+        hits = int(values[picked.index].sum())
+        low = selection.least(hits, images, tried=len(names), confidence=CONFIDENCE)
+        least = printed(low, DOWN, places=places, scale=scale)
     mark = tables.at_least(bound)
     return {
         "": name,
@@ -76,7 +79,7 @@ def row(name: str, values: np.ndarray, names: list[str], *, bound: bool) -> dict
         "as chosen": mark + printed(picked.mean, DOWN, places=places, scale=scale),
         "elsewhere": mark + printed(picked.elsewhere, DOWN, places=places, scale=scale),
         "too high by": f"{picked.excess * scale:.{places + 1}f}",
-        "at least": printed(least, DOWN, places=places, scale=scale) if share else "",
+        "at least": least,
     }
 
 
