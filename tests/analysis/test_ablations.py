@@ -141,7 +141,7 @@ def test_each_variant_of_a_pretraining_is_probed_on_the_images_that_a_preset_hol
 
     assert len(probes) == 9 and {probe.split for probe in probes} == {"choice"}
     assert [probe.encoder for probe in probes] == [f"pretrained/{name}" for name in whole.pretrain]
-    assert {made.steps * made.batch_size for made in whole.pretrain.values()} == {468 * 256}
+    assert {made.steps * made.batch_size for made in whole.pretrain.values()} == {936 * 256}
 
 
 def composed(changes, run=RUN, base=None):
