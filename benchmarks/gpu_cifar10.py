@@ -244,7 +244,7 @@ class Workshop:
         paths = [*outputs, str(record.relative_to(self.folder)), "params.yaml"]
         size = sum((self.folder / path).stat().st_size for path in paths)
         packs = sorted(self.out.glob(f"{self.name}-*.tar"))
-        if any(outputs[0] in tarfile.open(pack).getnames() for pack in packs):
+        if any(outputs[0] in names(pack) for pack in packs):
             return
         room = [pack for pack in packs if pack.stat().st_size + size <= PACK]
         pack = room[0] if room else self.out / f"{self.name}-{len(packs) + 1:02}.tar"
@@ -266,6 +266,12 @@ class Workshop:
                 process.wait(STOPPING)
             process.kill()
         self.running.clear()
+
+
+def names(pack: Path) -> list[str]:
+    """The paths in an archive."""
+    with tarfile.open(pack) as archive:
+        return archive.getnames()
 
 
 def run(workshops: list[Workshop], *, at_once: int, until: float) -> None:

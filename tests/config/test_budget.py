@@ -8,11 +8,9 @@ import pytest
 import torch
 from helpers import shipped, split
 
-from benchmarks import gpu_cifar10
 from rrcm.config import sections
 from rrcm.config.params import Params
 from rrcm.core import registry
-from rrcm.core.schema import cast, read_yaml
 from rrcm.data.splits.shards import Split
 from rrcm.training import finetune, pretrain
 from rrcm.training.engine.draws import Draws
@@ -103,18 +101,3 @@ def test_what_is_certified_is_every_method_and_objective_and_boosting():
     assert {(found[each.run].method, each.sigma) for each in whole.evals.values()} == {
         (method, sigma) for method in known for sigma in (0.25, 0.5, 1.0)
     }
-
-
-def test_the_rows_of_a_gpu_make_equally_many_passes_through_the_network():
-    """rRCM with its long pre-training, and consistency training beside it."""
-    node, data = read_yaml(gpu_cifar10.PRESET), images_of("cifar10-all")
-    stages = gpu_cifar10.depth(node, 60, len(data.idx))
-    whole = cast(node, Params, where="params.yaml")
-
-    assert len(stages) == 6
-    for seed in (0, 1):
-        encoder, *runs = (stage.partition("@")[2] for stage in stages[3 * seed : 3 * seed + 3])
-        ours, other = (of_a_run(whole, name, data)[0] for name in runs)
-        ours += of_a_pretraining(whole, encoder, data)[0]
-        assert ours == pytest.approx(other, rel=0.005)
-        assert {whole.runs[name].seed for name in runs} == {whole.pretrain[encoder].seed} == {seed}
