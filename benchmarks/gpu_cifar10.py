@@ -111,10 +111,7 @@ PARTS = {
 def scaled(whole: Node, scale: float) -> Node:
     """The preset with ``scale`` of its gradient evaluations, in batches of 16; 1: as it is."""
     if scale < 1:
-        for cfg in whole["pretrain"].values():
-            steps = round(scale * cfg["steps"] * cfg["batch_size"] / SMALL)
-            cfg |= {"steps": max(1, steps), "batch_size": SMALL}
-        for cfg in whole["denoisers"].values():
+        for cfg in (*whole["pretrain"].values(), *whole["denoisers"].values()):
             steps = round(scale * cfg["steps"] * cfg["batch_size"] / SMALL)
             cfg |= {"steps": max(1, steps), "batch_size": SMALL}
         for recipe in whole["recipes"].values():
@@ -311,12 +308,15 @@ def shared(folder: Path, device: str) -> Iterator[bool]:
         yield False
         return
     folder.mkdir(parents=True, exist_ok=True)
-    os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}", "CUDA_MPS_LOG_DIRECTORY": f"{folder}"}
+    found = {f"CUDA_MPS_{kind}_DIRECTORY": f"{folder}" for kind in ("PIPE", "LOG")}
+    os.environ |= found
     subprocess.run([service, "-d"], check=True)
     try:
         yield True
     finally:
         subprocess.run([service], input=b"quit\n", check=False)
+        for name in found:
+            del os.environ[name]
 
 
 def main() -> None:

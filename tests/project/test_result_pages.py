@@ -28,7 +28,7 @@ NO_TABLE = (
     "p is below 0.05 at these radii",
     "prints all leads of this section",
     "clean and noisy representations move apart",
-    "3 points of the probe on the choice split",  # a plan, fixed before there are results
+    "the gate of 3 points for 78 epochs went",  # a plan, fixed before there were results
 )
 Rows = dict[tuple[str, str], list[str]]
 
@@ -77,7 +77,7 @@ def ps(cells: list[str]) -> list[float]:
 
 def cifar10(page: Page) -> None:
     """All its p are after Holm; those of a row that are < 0.001 count as 0.001."""
-    _, tests, scratch, probes, _ = page.tables
+    _, tests, scratch, probes, search, _ = page.tables
     apart, p = ({key: of(row) for key, row in tests.items()} for of in (values, ps))
     many = len(tests)
     page.says("Counting all {} rows, only p ≤ {} is significant:",
@@ -115,6 +115,14 @@ def cifar10(page: Page) -> None:
               *(-values(row)[0] for row in gaps))  # fmt: skip
     trained, fresh = (values(probes[name, "0.25"])[1] for name in ("pre-trained", "random"))
     page.says("The pre-training adds {} points at the noise of the head", trained - fresh)
+    by = {key: values(row) for key, row in search.items()}
+    page.says("Stronger views help at the σ of the head, and cost at σ = 1; a slower target helps")
+    slow, middle, fast = (row for (name, _), row in by.items() if name == "as it is")
+    assert (
+        by["view", "on the last target"][1] > fast[1]
+        and by["view", "on the last target"][3] < fast[3]
+    )
+    assert slow[1] > middle[1] > fast[1]
 
 
 def digits(page: Page) -> None:

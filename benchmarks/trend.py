@@ -1,0 +1,96 @@
+"""Does a longer pre-training help? The tests that docs/results-cifar10.md fixed beforehand.
+
+``python -m benchmarks.trend`` in a checkout where the certificates of the preset
+`cifar10-pretraining` are up to date. First, the certified accuracy of each length at each rate, as
+a mean over networks. `CHOSEN` is what this said of the choice split: `sample.split` at `choice`,
+`sample.subset` at `all`, and the networks of the first seed of fine-tuning. Then, where all
+networks of a length are here: differences of lengths, and the trend.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.stats import page_trend_test
+
+from pipeline.project.stale import Present
+from rrcm.analysis.estimation import statistics
+from rrcm.analysis.estimation.intervals import crossed_mean
+from rrcm.analysis.presentation import markup
+
+SEEDS = 3  # of fine-tuning
+LENGTHS = {  # epochs of pre-training -> the encoders of this length
+    0: ("scratch",),
+    5: ("e5-seed0", "e5-seed1"),
+    20: ("e20-seed0", "e20-seed1"),
+    78: ("e78-seed0", "e78-seed1"),
+}
+RATES = ("lr020", "lr005")
+CHOSEN: dict[int, str] = {}
+PAIRS = ((78, 5), (78, 0), (20, 5), (20, 0), (5, 0))  # the first is that of the test
+CONFIDENCE = 0.95
+
+
+def hits(length: int, rate: str, radius: float) -> np.ndarray:
+    """Who is certified [encoders, seeds of fine-tuning, images]; empty unless all are here."""
+    paths = [
+        [Path(f"certificates/resnet9-{one}-{rate}-f{seed}.csv") for seed in range(SEEDS)]
+        for one in LENGTHS[length]
+    ]
+    here = [[path for path in each if path.exists()] for each in paths]
+    if any(len(each) != len(here[0]) for each in here) or not here[0]:
+        return np.empty((0, 0, 0))
+    tables = [[pd.read_csv(path) for path in each] for each in here]
+    return np.array([[statistics.certified(table, radius) for table in each] for each in tables])
+
+
+def main() -> None:
+    radii = Present().params.report.radii
+    found = {(k, rate): hits(k, rate, 0.0) for k in LENGTHS for rate in RATES}
+    rows = []
+    for (length, rate), first in found.items():
+        if first.size:
+            shares = [100 * hits(length, rate, radius).mean() for radius in radii]
+            rows.append(
+                {"epochs": length, "rate": rate, "networks": first.shape[0] * first.shape[1]}
+                | {
+                    f"r = {radius:g}": f"{share:.1f}"
+                    for radius, share in zip(radii, shares, strict=True)
+                }
+                | {"mean": f"{np.mean(shares):.2f}"}
+            )
+    print(markup.markdown(pd.DataFrame(rows)))
+    whole = {
+        length: rate for length, rate in CHOSEN.items() if found[length, rate].shape[1] == SEEDS
+    }
+    for radius in radii:
+        made = {length: hits(length, rate, radius) for length, rate in whole.items()}
+        print(f"\nr = {radius:g}, in points\n")
+        print(markup.markdown(pd.DataFrame(differences(made))))
+        if made.keys() == LENGTHS.keys():
+            blocks = np.array([made[length].mean(axis=(0, 2)) for length in LENGTHS]).T
+            print(
+                f"\nPage's trend: p = {page_trend_test(blocks).pvalue:.2g} (two-sided: twice that)"
+            )
+
+
+def differences(made: dict[int, np.ndarray]) -> list[dict[str, str]]:
+    """Longer minus shorter: over all networks and images, and over encoders and images."""
+    rows = []
+    for longer, shorter in PAIRS:
+        if longer in made and shorter in made:
+            apart = made[longer].astype(float) - made[shorter]  # [encoders, seeds, images]
+            row = {"epochs": f"{longer} minus {shorter}"}
+            for of, values in (
+                ("networks", apart.reshape(-1, apart.shape[-1])),
+                ("encoders", apart.mean(axis=1)),
+            ):
+                mean, p = crossed_mean(values, confidence=CONFIDENCE)
+                row[of] = f"{100 * mean.value:+.2f} [{100 * mean.low:.2f}, {100 * mean.high:.2f}]"
+                row[f"p over {of}"] = f"{p:.2g}"
+            rows.append(row)
+    return rows
+
+
+if __name__ == "__main__":
+    main()
