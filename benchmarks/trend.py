@@ -26,7 +26,7 @@ LENGTHS = {  # epochs of pre-training -> the encoders of this length
     78: ("e78-seed0", "e78-seed1"),
 }
 RATES = ("lr020", "lr005")
-CHOSEN: dict[int, str] = {}
+CHOSEN = dict.fromkeys(LENGTHS, "lr020")
 PAIRS = ((78, 5), (78, 0), (20, 5), (20, 0), (5, 0))  # the first is that of the test
 CONFIDENCE = 0.95
 
@@ -65,8 +65,8 @@ def main() -> None:
     }
     for radius in radii:
         made = {length: hits(length, rate, radius) for length, rate in whole.items()}
-        print(f"\nr = {radius:g}, in points\n")
-        print(markup.markdown(pd.DataFrame(differences(made))))
+        if rows := differences(made):
+            print(f"\nr = {radius:g}, in points\n\n{markup.markdown(pd.DataFrame(rows))}")
         if made.keys() == LENGTHS.keys():
             blocks = np.array([made[length].mean(axis=(0, 2)) for length in LENGTHS]).T
             print(
