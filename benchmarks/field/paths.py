@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rrcm.core.errors import DataError
 
 DRAWS, ALPHA = 100_000, 0.001  # as the field states them
+SIZES = {"mnist": 10_000, "cifar10": 10_000, "cifar100": 10_000, "imagenet": 50_000}
 NUMBER = r"\d+(?:\.\d+)?"
 TAIL = rf"noise_(?P<sigma_train>{NUMBER})/(?P<split>test|train)/sigma_(?P<sigma>{NUMBER})"
 NOISE = rf"noise_(?P<sigma>{NUMBER})"
@@ -85,7 +86,7 @@ PATTERNS = [  # a source, and one of its layouts
     ),
     (
         "",  # of the path: whoever adds a log, in logs/ of presets/field
-        r"(?P<source>[\w. -]+)/(?P<dataset>[\w. -]+)/"
+        rf"(?P<source>[\w. -]+)/(?P<dataset>{'|'.join(SIZES)})/"
         r"(?P<method>[\w.+ -]+)(?:,(?P<given>[\w.=, -]+))?/"
         rf"(?P<network>[\w-]+)/extra_(?P<extra>[\w. +-]+)/{TAIL}\.tsv(?:\.gz)?",
     ),
@@ -104,7 +105,6 @@ SPELT += " cat_rs=CAT-RS stab=stability macer=MACER smoothmix=SmoothMix ours=rew
 METHODS = dict(pair.split("=") for pair in SPELT.split())
 METHODS["consistency/salman"] = "consistency + SmoothAdv"
 NETWORKS = {"mnist": "lenet", "imagenet": "resnet50"}  # where the path has none: else resnet110
-SIZES = {"mnist": 10_000, "cifar10": 10_000, "cifar100": 10_000, "imagenet": 50_000}
 CORRUPTED, TRAIN = {"cifar10": 50_000}, 1_281_167  # of five severities; of ImageNet's training
 PARTS = ("attack", "T", "m", "eps", "w", "lbd", "eta", "gamma", "beta", "step", "mix", "most")
 PARTS += ("warmup", "deferred", "adversary", "severity", "corruption")
@@ -147,7 +147,10 @@ def facts(path: str) -> Facts:
             said = {key: value for key, value in found.groupdict().items() if value is not None}
             attacked = {"method": "salman"} if "attack" in said else {}
             return _facts(DEFAULTS.get(source, {}) | {"source": source} | attacked | said)
-    raise DataError(f"{path}: no pattern of benchmarks/field/paths.py has such a path; add one")
+    raise DataError(
+        f"{path}: no pattern of benchmarks/field/paths.py has such a path; CONTRIBUTING.md (Add "
+        f"your log) has that of your own log, of {', '.join(SIZES)}"
+    )
 
 
 def _facts(said: dict[str, str]) -> Facts:

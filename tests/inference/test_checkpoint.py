@@ -166,6 +166,10 @@ UNKNOWN = {
     "ViT": (VIT, "as of a ViT; `rrcm import` takes those of rRCM"),
     "denoiser": (field.dncnn(), "as of a DnCNN denoiser; give it with --denoiser"),
     "UNet": ({"input_blocks.0.0.bias": torch.ones(8)}, "a diffusion UNet; `rrcm import-denoiser`"),
+    "its activation": (
+        {"layer.0.block.0.conv_0.weight": torch.ones(16, 16, 3, 3)},
+        "as of a WideResNet whose activation no tensor shows: none of ResNet, WideResNet,",
+    ),
     "way out": ({"w": torch.ones(2)}, "pass it to rrcm.smooth, or name timm's (--timm NAME"),
     "missing": (without("layer2.0.bn1.bias"), "bn1.bias is missing (taken for a ResNet-20)"),
     "more": (but(gamma=torch.ones(1)), "gamma is not of this network"),

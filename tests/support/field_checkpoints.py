@@ -108,6 +108,39 @@ def residual_scores(w: State, x: torch.Tensor) -> torch.Tensor:
     return x.mean(dim=(2, 3)) @ w[f"{head}.weight"].T + w[f"{head}.bias"]
 
 
+def wide(count: int, widen: int, classes: int) -> Drawn:
+    """A WideResNet of 6 ``count`` + 4 layers."""
+    state, before = Drawn(), 16
+    state.conv("conv1", 16, 3, 3)
+    for stage, width in enumerate((16, 32, 64), start=1):
+        for place in range(count):
+            name, after = f"block{stage}.layer.{place}", width * widen
+            for number, inside in enumerate((before, after), start=1):
+                state.norm(f"{name}.bn{number}", inside)
+                state.conv(f"{name}.conv{number}", after, inside, 3)
+            if before != after:
+                state.conv(f"{name}.convShortcut", after, before, 1)
+            before = after
+    state.norm("bn1", before)
+    state.linear("fc", classes, before)
+    return state
+
+
+def wide_scores(w: State, x: torch.Tensor) -> torch.Tensor:
+    x = F.conv2d(x, w["conv1.weight"], padding=1)
+    for name in dict.fromkeys(".".join(n.split(".")[:3]) for n in w if n.startswith("block")):
+        stride = 2 if name in ("block2.layer.0", "block3.layer.0") else 1
+        first = F.relu(normed(w, f"{name}.bn1", x))
+        made = F.conv2d(first, w[f"{name}.conv1.weight"], stride=stride, padding=1)
+        made = F.relu(normed(w, f"{name}.bn2", made))
+        made = F.conv2d(made, w[f"{name}.conv2.weight"], padding=1)
+        if f"{name}.convShortcut.weight" in w:  # of other channels
+            x = F.conv2d(first, w[f"{name}.convShortcut.weight"], stride=stride)
+        x = x + made
+    x = F.avg_pool2d(F.relu(normed(w, "bn1", x)), 8).flatten(1)
+    return x @ w["fc.weight"].T + w.get("fc.bias", 0)
+
+
 def lenet() -> Drawn:
     state = Drawn()
     state.conv("conv1", 20, 1, 5, bias=True)
@@ -201,6 +234,8 @@ OF_IMAGENET = residual((1, 2, 1, 1), (8, 16, 32, 64), 20, kernel=7, deep=True)
 SHALLOW = residual((1, 1, 1, 1), (8, 16, 32, 64), 20, kernel=7)
 PYTORCH_CIFAR = residual((2, 2, 2, 2), (8, 16, 32, 64), 10, shortcut="shortcut", head="linear")
 OPTION_A = residual((3, 3, 3), (16, 32, 64), 10, shortcut="", head="linear")
+WIDE = wide(2, 2, 10)
+UNBIASED = {name: tensor for name, tensor in wide(1, 1, 10).items() if name != "fc.bias"}
 OF_ARGS = argparse.Namespace(data_path="/data", model="resnet50", lr=0.1)
 FORMATS: dict[str, tuple[Callable[[], object], Callable, State, tuple, str]] = {
     # what the file holds; the pass, weights and mean and std that are certified; what is said
@@ -224,6 +259,18 @@ FORMATS: dict[str, tuple[Callable[[], object], Callable, State, tuple, str]] = {
     ),
     "Consistency, DenseNet": (
         lambda: cohen(dense()), dense_scores, dense(), CIFAR10, "DenseNet-40, 10 classes",
+    ),
+    "denoised smoothing, WideResNet": (
+        lambda: cohen(WIDE, prefix="1.module.", arch="cifar_wrn"), wide_scores, WIDE, CIFAR10,
+        "WideResNet-16-2, 10 classes, normalised by cifar10",
+    ),
+    "RobustBench, WideResNet": (  # one block is trained, but never called
+        lambda: {
+            "state_dict": prefixed("module.", UNBIASED)
+            | {f"module.sub_block1.layer.0.{n}.weight": torch.ones(16) for n in ("bn1", "bn2")}
+            | {f"module.{n}": torch.tensor(v) for n, v in zip(("mu", "sigma"), OWN, strict=True)}
+        },
+        wide_scores, UNBIASED, OWN, "WideResNet-10-1, 10 classes, normalised by its own mean",
     ),
     "MACER": (
         lambda: {"net": {**SMALL}, "epoch": 440}, residual_scores, SMALL, NONE,

@@ -1,7 +1,8 @@
 """Recognises the network of a state dict by the names and shapes of its tensors alone.
 
 ResNets are those of torchvision and of Cohen et al. (2019), arXiv:1902.02918; LeNet and DenseNet
-those of Jeong & Shin (2020), arXiv:2006.04062; DnCNN of Salman et al. (2020), arXiv:2003.01908.
+those of Jeong & Shin (2020), arXiv:2006.04062; DnCNN of Salman et al. (2020), arXiv:2003.01908;
+WideResNets of Zagoruyko & Komodakis (2016), arXiv:1605.07146.
 """
 
 import math
@@ -27,7 +28,7 @@ LOOKS = {  # names, what they look like, and the way out
     r"input_blocks\.": "a diffusion UNet; `rrcm import-denoiser` takes it",
     r"(base_model\.)?(patch_embed|cls_token)": "a ViT; `rrcm import` takes those of rRCM",
     r"features\.\d+\.": "a VGG, AlexNet or MobileNet",
-    r"block1\.layer\.": "a WideResNet",
+    r"layer\.0\.block\.": "a WideResNet whose activation no tensor shows",
     r"layer1\.0\.bn1": "a residual network of another kind",
 }
 
@@ -61,7 +62,7 @@ def network(path: Path, tensors: Tensors, *, denoiser: bool = False) -> Recognis
     Raises:
         CheckpointError: It is none of those known, or has other tensors; names what they look like.
     """
-    kinds = [_dncnn] if denoiser else [_resnet, _lenet, _densenet]
+    kinds = [_dncnn] if denoiser else [_resnet, _wide_resnet, _lenet, _densenet]
     own = {name: t for name, t in tensors.items() if not name.endswith(COUNTED)}
     for kind in kinds if all(t.numel() for t in own.values()) else []:
         try:
@@ -83,7 +84,7 @@ def network(path: Path, tensors: Tensors, *, denoiser: bool = False) -> Recognis
     ends = [f"{n[:40]} {[*tensors[n].shape]}" for n in [*[*tensors][:1], *[*tensors][1:][-1:]]]
     raise CheckpointError(
         f"{path}: {len(tensors)} tensors ({' … '.join(ends)}){like and f', as of {like}'}: none of "
-        "ResNet, LeNet and the DenseNet of Jeong & Shin; build the network, load them "
+        "ResNet, WideResNet, LeNet and the DenseNet of Jeong & Shin; build the network, load them "
         "and pass it to rrcm.smooth, or name timm's (--timm NAME --weights FILE)"
     )
 
@@ -112,6 +113,24 @@ class Denoising(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         """Pixels without it, not clipped."""
         return x - super().forward(x)  # type: ignore[no-untyped-call]
+
+
+class Preactivated(nn.Module):
+    """A block of a WideResNet; a shortcut of other channels, too, begins after the first ReLU."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.bn1, self.bn2 = nn.BatchNorm2d(before), nn.BatchNorm2d(after)
+        self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        if before != after:
+            self.convShortcut = nn.Conv2d(before, after, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the block adds to its shortcut, and this."""
+        inner = self.bn1(x).relu()
+        made: Tensor = self.conv2(self.bn2(self.conv1(inner)).relu())
+        return made + (self.convShortcut(inner) if hasattr(self, "convShortcut") else x)
 
 
 def _resnet(tensors: Tensors) -> Recognised:
@@ -154,6 +173,25 @@ def _resnet(tensors: Tensors) -> Recognised:
         fc=nn.Linear(planes[-1] * block.expansion, len(own["fc.weight"])),
     )
     return Recognised(made, name, LARGE if large else SMALL, own)
+
+
+def _wide_resnet(tensors: Tensors) -> Recognised:
+    """As in PyTorch's ports, and RobustBench's, whose ``sub_block1`` is never called."""
+    own = {name: t for name, t in tensors.items() if not name.startswith("sub_block1.")}
+    width, channels, *_ = own["conv1.weight"].shape
+    layers = [_count(own, f"block{stage}.layer.") for stage in (1, 2, 3)]
+    parts: dict[str, nn.Module] = {"conv1": nn.Conv2d(channels, width, 3, padding=1, bias=False)}
+    widths = [width]
+    for stage, count in enumerate(layers, start=1):
+        widths.append(len(own[f"block{stage}.layer.0.conv2.weight"]))
+        blocks = [Preactivated(*widths[-2:], stride=1 if stage == 1 else 2)]
+        blocks += [Preactivated(widths[-1], widths[-1], stride=1) for _ in range(count - 1)]
+        parts[f"block{stage}"] = _chain(layer=nn.Sequential(*blocks))
+    parts |= {"bn1": nn.BatchNorm2d(widths[-1]), "relu": nn.ReLU()}
+    parts |= {"mean": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten()}
+    made = _chain(**parts, fc=nn.Linear(widths[-1], len(own["fc.weight"]), bias="fc.bias" in own))
+    name = f"WideResNet-{4 + 2 * sum(layers)}-{widths[1] / width:g}"
+    return Recognised(made, name, SMALL, own)
 
 
 def _lenet(tensors: Tensors) -> Recognised:
