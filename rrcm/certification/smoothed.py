@@ -5,8 +5,7 @@ import math
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rrcm.certification import attack, certify, checks, clean, plausibility
+from rrcm.certification import certify, checks, clean, plausibility
 from rrcm.certification.answers import Answer, Answers
-from rrcm.certification.attack import Search
+from rrcm.certification.attacking import judging, search
+from rrcm.certification.attacking.expected import Expected, threads_restored
+from rrcm.certification.attacking.search import Search
 from rrcm.certification.sampling import drawing, replay, store
 from rrcm.certification.sampling.journal import InMemoryJournal
 from rrcm.certification.sampling.sampler import VoteSampler
@@ -32,7 +33,7 @@ from rrcm.core.labels import named
 from rrcm.core.ranges import require
 from rrcm.core.schema import listed, shown
 from rrcm.data import duplicates, given
-from rrcm.data.given import Picture
+from rrcm.data.given import BATCH, Picture
 from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Split
 from rrcm.inference.backend import Backend
@@ -51,7 +52,7 @@ SEARCH = Search()
 
 
 class Certifier:
-    """What `Smoothed` and `SmoothedNetwork` share: `certify`, `attack` and `answer`."""
+    """What `Smoothed` and `SmoothedNetwork` share: `certify`, attacks and `answer`."""
 
     @arguments.checked("images", "labels")
     def certify(
@@ -123,7 +124,7 @@ class Certifier:
         if kept is not None:
             seed = kept.seed if seed is None else seed
             batch_size = batch_size or kept.batch_size
-        with _threads_restored():
+        with threads_restored():
             smoothed, split = self._fitted(images, labels)
             draws = _stopping_at(smoothed.draws, stop, radii)
             draws = dataclasses.replace(
@@ -198,41 +199,91 @@ class Certifier:
             ConfigError: An option is of another type or out of range, or contradicts ``answers``.
             DataError: A label is unknown, or ``answers`` are of another classifier or other images.
         """
-        search = Search(copies=copies, steps=steps, restarts=restarts)
+        how = Search(copies=copies, steps=steps, restarts=restarts)
         radii = None if radii is None else _sorted(radii)
-        with _threads_restored():
+        settings = {"n": n, "n0": n0, "alpha": alpha}
+        with threads_restored():
             smoothed, split = self._fitted(images, labels)
-            if answers is not None:
-                for name, value in {"n": n, "n0": n0, "alpha": alpha}.items():
-                    require(
-                        value is None, f"{name}: the answers have theirs; give one or the other"
-                    )
-                answers, split = attack.together(answers, split)
-            network = attack.differentiable(smoothed, split)  # before anything is drawn
-            if answers is None:
-                answers = smoothed.certify(
-                    np.asarray(split.images),
-                    labels=split.labels,
-                    radii=radii,
-                    n=n,
-                    n0=n0,
-                    alpha=alpha,
-                    progress=progress,
-                )
-            here = smoothed.header(split)
-            for name, what in ATTACKED.items():
-                if getattr(answers.header, name) != getattr(here, name):
-                    raise DataError(f"attack: the answers are of {what}")
-            return attack.attack(
+            answers, split = _of_these(answers, split, settings)
+            network = search.differentiable(smoothed, split)  # before anything is drawn
+            answers = smoothed._answered(split, answers, settings, radii=radii, progress=progress)
+            return search.attack(
                 smoothed,
                 network,
                 split,
                 answers,
                 radii=reach.shown(answers.header) if radii is None else radii,
-                search=search,
+                search=how,
                 path=None if path is None else Path(path),
                 shown=progress,
             )
+
+    @arguments.checked("images", "labels", "candidates")
+    def judge(
+        self,
+        images: Picture | Iterable[Any],
+        labels: Labels,
+        candidates: Any,
+        *,
+        radii: Sequence[float] | None = None,
+        answers: Answers | None = None,
+        n: int | None = None,
+        n0: int | None = None,
+        alpha: float | None = None,
+        path: str | Path | None = None,
+        progress: bool = True,
+    ) -> Answers:
+        """Judge pictures that anything has found near ``images``: which succeed, at what distance?
+
+        Guarantee: for each image, with probability at least ``1 - alpha`` over fresh noise, the
+        smoothed classifier has a wrong answer at the l2 distance ``attacked``, however the
+        candidates were found; see `judging`. Each call is one test at ``alpha``: the best of k
+        calls, or of k libraries, holds at k alpha; all candidates of one call are one test.
+
+        Args:
+            images: As of `certify`.
+            labels: Their classes; None where a data set or ``answers`` have them.
+            candidates: A picture for each image, as ``images``, in the same order; or a list of
+                such batches, an array [M, B, C, H, W], of several searches.
+            radii: As of `attack`.
+            answers: As of `attack`.
+            n: As of `certify`.
+            n0: As of `certify`.
+            alpha: As of `certify`.
+            path: As of `attack`.
+            progress: As of `attack`.
+
+        Raises:
+            BackendError: The noise does not take any pixels.
+            ConfigError: As of `attack`.
+            DataError: As of `attack`, or candidates are not of the images or not in [0, 1].
+        """
+        radii = None if radii is None else _sorted(radii)
+        settings = {"n": n, "n0": n0, "alpha": alpha}
+        with threads_restored():
+            smoothed, split = self._fitted(images, labels)
+            answers, split = _of_these(answers, split, settings)
+            judging.require(smoothed, split)  # before anything is drawn
+            pools = smoothed.pools(split, candidates)
+            answers = smoothed._answered(split, answers, settings, radii=radii, progress=progress)
+            place = None if path is None else Path(path)
+            return judging.candidates(smoothed, split, answers, pools, path=place, shown=progress)
+
+    @arguments.checked()
+    def expected(self, *, copies: int = SEARCH.copies, seed: int = 0) -> nn.Module:
+        """The smoothed classifier as a model for libraries of attacks, such as torchattacks.
+
+        A module of pixels [B, C, H, W] in [0, 1] whose scores [B, K] are the logarithm of the mean
+        probability over ``copies`` noisy copies, with noise of ``seed`` that stays the same:
+        deterministic, and differentiable if the classifier is. `judge` decides whether what is
+        found succeeds. See `Expected`.
+
+        Raises:
+            ConfigError: ``copies`` is out of range.
+            BackendError: When it is called: the classifier cannot be asked for these pictures.
+        """
+        copies = Search(copies=copies).copies
+        return Expected(self._at, sigma=self._level, copies=copies, seed=seed)
 
     @arguments.checked("image")
     def answer(
@@ -260,6 +311,15 @@ class Certifier:
 
     def _fitted(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
         """The classifier of pictures of this shape, and the images as it gets them."""
+        raise NotImplementedError
+
+    def _at(self, shape: tuple[int, int, int]) -> "Smoothed":
+        """The classifier of pictures of a shape."""
+        raise NotImplementedError
+
+    @property
+    def _level(self) -> Tensor:
+        """The noise level, on the device of the classifier."""
         raise NotImplementedError
 
 
@@ -303,6 +363,58 @@ class Smoothed(Certifier):
 
     def _fitted(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
         return self, self.split(images, labels)
+
+    def _at(self, shape: tuple[int, int, int]) -> "Smoothed":
+        if shape != self.shape:
+            raise DataError(f"images: their shape is {shape}, not {self.shape}")
+        return self
+
+    @property
+    def _level(self) -> Tensor:
+        return torch.tensor(self.sigma, device=self.backend.device)
+
+    def pools(self, split: Split, candidates: Any) -> dict[int, list[np.ndarray]]:
+        """``candidates`` of `judge` for each image of ``split``, by its idx.
+
+        Raises:
+            DataError: They are not of the images, or not in [0, 1].
+        """
+        first = candidates[0] if isinstance(candidates, list | tuple) and candidates else None
+        several = (getattr(first, "ndim", 0), getattr(candidates, "ndim", 0))
+        exact = dataclasses.replace(self, fit=Fit(shape=self.shape))  # files are not resized
+        pools: dict[int, list[np.ndarray]] = {idx: [] for idx in split.idx.tolist()}
+        for batch in candidates if several in ((BATCH, 0), (0, BATCH + 1)) else [candidates]:
+            try:
+                found = exact.split(batch)
+            except DataError as error:
+                raise DataError(f"candidates: {error}") from None
+            if len(found.idx) != len(split.idx):
+                counts = f"{len(found.idx)} pictures for {len(split.idx)} images"
+                raise DataError(f"candidates: {counts}; give one for each, in their order")
+            for idx, picture in zip(pools, found.pixels(), strict=True):
+                pools[idx].append(picture)
+        return pools
+
+    def _answered(
+        self,
+        split: Split,
+        answers: Answers | None,
+        settings: dict[str, Any],
+        *,
+        radii: list[float] | None,
+        progress: bool,
+    ) -> Answers:
+        """``answers`` of this classifier for an attack, drawn unless they are given."""
+        if answers is None:
+            answers = self.certify(
+                np.asarray(split.images), labels=split.labels, radii=radii, progress=progress,
+                **settings,
+            )  # fmt: skip
+        here = self.header(split)
+        for name, what in ATTACKED.items():
+            if getattr(answers.header, name) != getattr(here, name):
+                raise DataError(f"attack: the answers are of {what}")
+        return answers
 
     def header(
         self, split: Split, *, run: str = "", shard: str = "1/1", budget: float = 0.0
@@ -393,7 +505,7 @@ class SmoothedNetwork(Certifier):
     def at(self, shape: tuple[int, int, int], *, fit: Fit | None = None) -> Smoothed:
         """The smoothed classifier of pictures of ``shape`` [C, H, W]; arguments as of `checked`."""
         fit = fit or Fit(shape=shape)
-        with _threads_restored():
+        with threads_restored():
             backend = registry.load("foreign", "module").Backend(
                 self.network,
                 sigma=self.sigma,
@@ -405,6 +517,14 @@ class SmoothedNetwork(Certifier):
                 count_nan=self.count_nan,
             )
             return checked(backend, "module", classes=self.classes, fit=fit, draws=self.draws)
+
+    @property
+    def _level(self) -> Tensor:
+        tensors = (*self.network.parameters(), *self.network.buffers())
+        return torch.tensor(self.sigma, device=tensors[0].device if tensors else "cpu")
+
+    def _at(self, shape: tuple[int, int, int]) -> Smoothed:
+        return self.at(shape)
 
     def _fitted(self, images: Any, labels: Labels) -> tuple[Smoothed, Split]:
         split = given.collect(images, labels=labels, classes=self.classes, fit=None)
@@ -453,18 +573,15 @@ def checked(
     return Smoothed(backend, shape=fit.shape, draws=draws, fit=fit)
 
 
-@contextmanager
-def _threads_restored() -> Iterator[None]:
-    """Give the caller's PyTorch its threads back: votes are computed on one thread each.
-
-    Not for `answer`: other requests of a server may be at work, and another number of threads would
-    round their scores differently.
-    """
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _of_these(
+    answers: Answers | None, split: Split, settings: dict[str, Any]
+) -> tuple[Answers | None, Split]:
+    """``answers`` and the images that they are of; ``settings`` are theirs."""
+    if answers is None:
+        return None, split
+    for name, value in settings.items():
+        require(value is None, f"{name}: the answers have theirs; give one or the other")
+    return judging.together(answers, split)
 
 
 def _kept(path: Path, header: Header, split: Split) -> tuple[Header, list[Row]]:

@@ -69,7 +69,7 @@ def attack(
             "network by --timm, or a run of a checkout by --model"
         )
     request = PROJECT.request(asked)
-    from rrcm.certification.attack import Search
+    from rrcm.certification.attacking.search import Search
     from rrcm.cli.commands import attack
 
     say(attack.attack(request, PROJECT, Search(copies=copies, steps=steps, restarts=restarts)))
