@@ -5,10 +5,10 @@ import math
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from rrcm.certification import certify, checks, clean, plausibility
 from rrcm.certification.answers import Answer, Answers
 from rrcm.certification.attacking import judging, search
+from rrcm.certification.attacking.candidates import pools
 from rrcm.certification.attacking.expected import Expected, threads_restored
 from rrcm.certification.attacking.search import Search
 from rrcm.certification.sampling import drawing, replay, store
@@ -33,7 +34,7 @@ from rrcm.core.labels import named
 from rrcm.core.ranges import require
 from rrcm.core.schema import listed, shown
 from rrcm.data import duplicates, given
-from rrcm.data.given import BATCH, Picture
+from rrcm.data.given import Picture
 from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Split
 from rrcm.inference.backend import Backend
@@ -46,6 +47,7 @@ ATTACKED = {  # what answers and the attacked classifier have in common
 }
 SEVERAL = 16  # pictures that show whether a single score is a probability
 Labels = Sequence[int] | np.ndarray | Tensor | None
+Made = TypeVar("Made")
 
 
 SEARCH = Search()
@@ -203,10 +205,9 @@ class Certifier:
         radii = None if radii is None else _sorted(radii)
         settings = {"n": n, "n0": n0, "alpha": alpha}
         with threads_restored():
-            smoothed, split = self._fitted(images, labels)
-            answers, split = _of_these(answers, split, settings)
-            network = search.differentiable(smoothed, split)  # before anything is drawn
-            answers = smoothed._answered(split, answers, settings, radii=radii, progress=progress)
+            smoothed, split, answers, network = self._prepared(
+                images, labels, answers, search.differentiable, settings, radii, progress
+            )
             return search.attack(
                 smoothed,
                 network,
@@ -235,55 +236,65 @@ class Certifier:
     ) -> Answers:
         """Judge pictures that anything has found near ``images``: which succeed, at what distance?
 
-        Guarantee: for each image, with probability at least ``1 - alpha`` over fresh noise, the
-        smoothed classifier has a wrong answer at the l2 distance ``attacked``, however the
-        candidates were found; see `judging`. Each call is one test at ``alpha``: the best of k
-        calls, or of k libraries, holds at k alpha; all candidates of one call are one test.
-
-        Args:
-            images: As of `certify`.
-            labels: Their classes; None where a data set or ``answers`` have them.
-            candidates: A picture for each image, as ``images``, in the same order; or a list of
-                such batches, an array [M, B, C, H, W], of several searches.
-            radii: As of `attack`.
-            answers: As of `attack`.
-            n: As of `certify`.
-            n0: As of `certify`.
-            alpha: As of `certify`.
-            path: As of `attack`.
-            progress: As of `attack`.
+        Guarantee: the smoothed classifier has a wrong answer at the l2 distance ``attacked`` of an
+        image, with probability at least ``1 - alpha`` over fresh noise, however candidates were
+        found; see `judging`. All candidates of a call are one test: the best of k calls holds at k
+        alpha. Candidates are a picture for each of ``images``, in the same order and forms, or a
+        list of such batches. Other arguments and errors are those of `attack`.
 
         Raises:
-            BackendError: The noise does not take any pixels.
-            ConfigError: As of `attack`.
-            DataError: As of `attack`, or candidates are not of the images or not in [0, 1].
+            DataError: Candidates are not of the images, or not pixels in [0, 1].
         """
-        radii = None if radii is None else _sorted(radii)
         settings = {"n": n, "n0": n0, "alpha": alpha}
+        radii = None if radii is None else _sorted(radii)
+
+        def collected(smoothed: Smoothed, split: Split) -> dict[int, list[np.ndarray]]:
+            return pools(smoothed, split, candidates)
+
         with threads_restored():
-            smoothed, split = self._fitted(images, labels)
-            answers, split = _of_these(answers, split, settings)
-            judging.require(smoothed, split)  # before anything is drawn
-            pools = smoothed.pools(split, candidates)
-            answers = smoothed._answered(split, answers, settings, radii=radii, progress=progress)
+            smoothed, split, answers, found = self._prepared(
+                images, labels, answers, collected, settings, radii, progress
+            )
             place = None if path is None else Path(path)
-            return judging.candidates(smoothed, split, answers, pools, path=place, shown=progress)
+            return judging.candidates(smoothed, split, answers, found, path=place, shown=progress)
 
     @arguments.checked()
     def expected(self, *, copies: int = SEARCH.copies, seed: int = 0) -> nn.Module:
         """The smoothed classifier as a model for libraries of attacks, such as torchattacks.
 
-        A module of pixels [B, C, H, W] in [0, 1] whose scores [B, K] are the logarithm of the mean
-        probability over ``copies`` noisy copies, with noise of ``seed`` that stays the same:
-        deterministic, and differentiable if the classifier is. `judge` decides whether what is
-        found succeeds. See `Expected`.
+        Scores are the logarithm of the mean probability over ``copies`` noisy copies, whose noise
+        depends on ``seed`` and stays the same; see `Expected`. `judge` tells what succeeds.
 
         Raises:
             ConfigError: ``copies`` is out of range.
-            BackendError: When it is called: the classifier cannot be asked for these pictures.
         """
-        copies = Search(copies=copies).copies
-        return Expected(self._at, sigma=self._level, copies=copies, seed=seed)
+        return Expected(self, copies=Search(copies=copies).copies, seed=seed)
+
+    def _prepared(
+        self,
+        images: Any,
+        labels: Labels,
+        answers: Answers | None,
+        ready: Callable[["Smoothed", Split], Made],
+        settings: dict[str, Any],
+        radii: list[float] | None,
+        progress: bool,
+    ) -> "tuple[Smoothed, Split, Answers, Made]":
+        """What is attacked, its answers, and what ``ready`` makes before any are drawn."""
+        smoothed, split = self._fitted(images, labels)
+        if answers is not None:
+            for name, value in settings.items():
+                require(value is None, f"{name}: the answers have theirs; give one or the other")
+            answers, split = judging.together(answers, split)
+        made = ready(smoothed, split)
+        if answers is None:
+            pixels, settings = np.asarray(split.images), settings | {"progress": progress}
+            answers = smoothed.certify(pixels, labels=split.labels, radii=radii, **settings)
+        here = smoothed.header(split)
+        for name, what in ATTACKED.items():
+            if getattr(answers.header, name) != getattr(here, name):
+                raise DataError(f"attack: the answers are of {what}")
+        return smoothed, split, answers, made
 
     @arguments.checked("image")
     def answer(
@@ -311,15 +322,6 @@ class Certifier:
 
     def _fitted(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
         """The classifier of pictures of this shape, and the images as it gets them."""
-        raise NotImplementedError
-
-    def _at(self, shape: tuple[int, int, int]) -> "Smoothed":
-        """The classifier of pictures of a shape."""
-        raise NotImplementedError
-
-    @property
-    def _level(self) -> Tensor:
-        """The noise level, on the device of the classifier."""
         raise NotImplementedError
 
 
@@ -364,57 +366,10 @@ class Smoothed(Certifier):
     def _fitted(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
         return self, self.split(images, labels)
 
-    def _at(self, shape: tuple[int, int, int]) -> "Smoothed":
-        if shape != self.shape:
-            raise DataError(f"images: their shape is {shape}, not {self.shape}")
-        return self
-
     @property
-    def _level(self) -> Tensor:
-        return torch.tensor(self.sigma, device=self.backend.device)
-
-    def pools(self, split: Split, candidates: Any) -> dict[int, list[np.ndarray]]:
-        """``candidates`` of `judge` for each image of ``split``, by its idx.
-
-        Raises:
-            DataError: They are not of the images, or not in [0, 1].
-        """
-        first = candidates[0] if isinstance(candidates, list | tuple) and candidates else None
-        several = (getattr(first, "ndim", 0), getattr(candidates, "ndim", 0))
-        exact = dataclasses.replace(self, fit=Fit(shape=self.shape))  # files are not resized
-        pools: dict[int, list[np.ndarray]] = {idx: [] for idx in split.idx.tolist()}
-        for batch in candidates if several in ((BATCH, 0), (0, BATCH + 1)) else [candidates]:
-            try:
-                found = exact.split(batch)
-            except DataError as error:
-                raise DataError(f"candidates: {error}") from None
-            if len(found.idx) != len(split.idx):
-                counts = f"{len(found.idx)} pictures for {len(split.idx)} images"
-                raise DataError(f"candidates: {counts}; give one for each, in their order")
-            for idx, picture in zip(pools, found.pixels(), strict=True):
-                pools[idx].append(picture)
-        return pools
-
-    def _answered(
-        self,
-        split: Split,
-        answers: Answers | None,
-        settings: dict[str, Any],
-        *,
-        radii: list[float] | None,
-        progress: bool,
-    ) -> Answers:
-        """``answers`` of this classifier for an attack, drawn unless they are given."""
-        if answers is None:
-            answers = self.certify(
-                np.asarray(split.images), labels=split.labels, radii=radii, progress=progress,
-                **settings,
-            )  # fmt: skip
-        here = self.header(split)
-        for name, what in ATTACKED.items():
-            if getattr(answers.header, name) != getattr(here, name):
-                raise DataError(f"attack: the answers are of {what}")
-        return answers
+    def device(self) -> torch.device:
+        """Where the classifier is."""
+        return self.backend.device
 
     def header(
         self, split: Split, *, run: str = "", shard: str = "1/1", budget: float = 0.0
@@ -519,12 +474,10 @@ class SmoothedNetwork(Certifier):
             return checked(backend, "module", classes=self.classes, fit=fit, draws=self.draws)
 
     @property
-    def _level(self) -> Tensor:
+    def device(self) -> torch.device:
+        """Where the network is."""
         tensors = (*self.network.parameters(), *self.network.buffers())
-        return torch.tensor(self.sigma, device=tensors[0].device if tensors else "cpu")
-
-    def _at(self, shape: tuple[int, int, int]) -> Smoothed:
-        return self.at(shape)
+        return tensors[0].device if tensors else torch.device("cpu")
 
     def _fitted(self, images: Any, labels: Labels) -> tuple[Smoothed, Split]:
         split = given.collect(images, labels=labels, classes=self.classes, fit=None)
@@ -571,17 +524,6 @@ def checked(
         scores = torch.cat([backend.scores(batch) for batch in noisy])
         _scores.refuse_probability(scores[:, :outputs])
     return Smoothed(backend, shape=fit.shape, draws=draws, fit=fit)
-
-
-def _of_these(
-    answers: Answers | None, split: Split, settings: dict[str, Any]
-) -> tuple[Answers | None, Split]:
-    """``answers`` and the images that they are of; ``settings`` are theirs."""
-    if answers is None:
-        return None, split
-    for name, value in settings.items():
-        require(value is None, f"{name}: the answers have theirs; give one or the other")
-    return judging.together(answers, split)
 
 
 def _kept(path: Path, header: Header, split: Split) -> tuple[Header, list[Row]]:

@@ -1,6 +1,6 @@
 """A smoothed classifier as the model that libraries of attacks take."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,8 +13,6 @@ from rrcm.models.trained import purified
 from rrcm.models.trained.base.classifier import Unconditional
 from rrcm.training.engine.draws import Draws
 from rrcm.training.shared.losses import log_mean, log_probabilities
-
-Shape = tuple[int, int, int]
 
 
 class Expected(nn.Module):
@@ -30,26 +28,24 @@ class Expected(nn.Module):
 
     noise: Tensor
 
-    def __init__(
-        self, at: Callable[[Shape], Any], *, sigma: Tensor, copies: int, seed: int
-    ) -> None:
-        """``at`` gives the `Smoothed` of pictures of a shape, on the device of ``sigma``."""
+    def __init__(self, certifier: Any, *, copies: int, seed: int) -> None:
         super().__init__()
+        sigma = torch.tensor(certifier.sigma, device=certifier.device)
         self.sigma = nn.Parameter(sigma, requires_grad=False)
         self.register_buffer("noise", sigma.new_empty(0), persistent=False)
-        self._at, self._copies, self._seed = at, copies, seed
+        self._certifier, self._copies, self._seed = certifier, copies, seed
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         """Log-probabilities of pixels ``x`` in [0, 1]."""
         with threads_restored():
-            shape = (x.shape[1], x.shape[2], x.shape[3])
-            if self.noise.shape[2:] != shape:
-                smoothed = self._at(shape)
+            if self.noise.shape[2:] != x.shape[1:]:
+                grey = torch.full_like(x.detach()[:1], 0.5)
+                smoothed, _ = self._certifier._fitted(grey, None)
                 network = Unconditional(scores_of(smoothed)[0]).eval()
                 self._opened = network, len(named(smoothed.backend.classes))  # no submodule
                 draw = Draws(self._seed, 0, purpose="expected")
-                copies = x.detach()[:1].expand(self._copies, *shape)
+                copies = grey.expand(self._copies, *x.shape[1:])
                 self.noise = float(self.sigma) * draw.normal(copies)[:, None]
             network, classes = self._opened
             log_p = log_probabilities(network, x + self.noise, self.sigma)

@@ -160,7 +160,6 @@ def candidates(
     judgement get fresh noise.
     """
     header, digest = answers.header, of(pools)
-    require(smoothed, split)
 
     def found(x: Tensor, row: Row, answer: Answer) -> list[Tensor]:
         if answer.label not in (row.label, ABSTAIN):
@@ -184,12 +183,11 @@ def candidates(
 
 def of(pools: Pools) -> str:
     """A digest of candidates."""
-    digest = sha256()
-    for idx, pictures in sorted(pools.items()):
-        digest.update(f"{idx}:{[picture.shape for picture in pictures]}".encode())
-        for picture in pictures:
-            digest.update(np.ascontiguousarray(picture).data)
-    return digest.hexdigest()
+    each = (
+        (idx, [sha256(picture.tobytes()).hexdigest() for picture in pictures])
+        for idx, pictures in sorted(pools.items())
+    )
+    return sha256(repr([*each]).encode()).hexdigest()
 
 
 @torch.no_grad()
