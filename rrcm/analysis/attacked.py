@@ -1,6 +1,6 @@
 """Both sides of robustness: what is certified, and what an attack leaves.
 
-They are of entries whose tables have the distance ``attacked`` (rrcm/certification/attack.py).
+They are of entries whose tables have the distance ``attacked`` (rrcm/certification/attacking/).
 """
 
 import pandas as pd

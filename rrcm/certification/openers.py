@@ -178,16 +178,17 @@ def foreign(
     """Smooth a classifier trained elsewhere: the files or timm network ``name``, as of `smooth`.
 
     ``kind`` is ``onnx``, with ``channels``, ``output`` and ``batch``, ``timm``, with ``weights``,
-    or ``checkpoint``, with ``denoiser`` and ``normalise``, where ``name`` may be a list. For the
-    other arguments see `smooth` and the ``Backend`` of the kind, in rrcm/inference/foreign/.
+    ``module``, FILE.py:FUNCTION, with ``channels`` and ``batch``, or ``checkpoint``, with
+    ``denoiser`` and ``normalise``, where ``name`` may be a list. For the other arguments see
+    `smooth` and the ``Backend`` of the kind, in rrcm/inference/foreign/.
 
     Raises:
         BackendError: There is no such classifier, or it cannot be certified; see also
             rrcm/certification/checks.py.
         ConfigError: An argument is invalid.
     """
-    given: dict[str, Any] = {"sigma": sigma, "mean": mean, "std": std, "size": size}
-    given["count_nan"] = count_nan
+    given: dict[str, Any] = {"sigma": sigma, "mean": mean, "std": std, "count_nan": count_nan}
+    given |= {"device": device(), "size": size}
     which: Any = name
     if kind == "checkpoint":
         which = [*map(Path, [name] if isinstance(name, str) else name)]
@@ -196,11 +197,17 @@ def foreign(
         which = Path(str(name))
         given |= {"channels": channels, "output": output, "batch": batch}
         given["classes"] = None if classes is None else len(classes)
+    elif kind == "module":
+        which = registry.load("foreign", kind).own(str(name)).to(given.pop("device"))
+        require(given.pop("size") is not None, "--module: give the --size of pictures, as 32")
+        given |= {"mean": mean or (0.0,), "std": std or (1.0,), "batch": batch}
+        given["shape"] = (channels or 3, *(size or ()))
+        given["classes"] = None if classes is None else len(classes)
     elif str(name).endswith(WEIGHTS):
         raise BackendError(f"{name}: a file, not the name of a timm network; give --checkpoint")
     else:
         given["weights"] = None if weights is None else Path(weights)
-    backend = registry.load("foreign", kind).Backend(which, device=device(), **given)
+    backend = registry.load("foreign", kind).Backend(which, **given)
     fit = Fit(
         shape=backend.shape,
         resize=resize or backend.resize,

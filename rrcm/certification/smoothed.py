@@ -5,19 +5,21 @@ import math
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rrcm.certification import attack, certify, checks, clean, plausibility
+from rrcm.certification import certify, checks, clean, plausibility
 from rrcm.certification.answers import Answer, Answers
-from rrcm.certification.attack import Search
+from rrcm.certification.attacking import judging, search
+from rrcm.certification.attacking.candidates import pools
+from rrcm.certification.attacking.expected import Expected, threads_restored
+from rrcm.certification.attacking.search import Search
 from rrcm.certification.sampling import drawing, replay, store
 from rrcm.certification.sampling.journal import InMemoryJournal
 from rrcm.certification.sampling.sampler import VoteSampler
@@ -45,13 +47,14 @@ ATTACKED = {  # what answers and the attacked classifier have in common
 }
 SEVERAL = 16  # pictures that show whether a single score is a probability
 Labels = Sequence[int] | np.ndarray | Tensor | None
+Made = TypeVar("Made")
 
 
 SEARCH = Search()
 
 
 class Certifier:
-    """What `Smoothed` and `SmoothedNetwork` share: `certify`, `attack` and `answer`."""
+    """What `Smoothed` and `SmoothedNetwork` share: `certify`, attacks and `answer`."""
 
     @arguments.checked("images", "labels")
     def certify(
@@ -123,7 +126,7 @@ class Certifier:
         if kept is not None:
             seed = kept.seed if seed is None else seed
             batch_size = batch_size or kept.batch_size
-        with _threads_restored():
+        with threads_restored():
             smoothed, split = self._fitted(images, labels)
             draws = _stopping_at(smoothed.draws, stop, radii)
             draws = dataclasses.replace(
@@ -198,41 +201,100 @@ class Certifier:
             ConfigError: An option is of another type or out of range, or contradicts ``answers``.
             DataError: A label is unknown, or ``answers`` are of another classifier or other images.
         """
-        search = Search(copies=copies, steps=steps, restarts=restarts)
+        how = Search(copies=copies, steps=steps, restarts=restarts)
         radii = None if radii is None else _sorted(radii)
-        with _threads_restored():
-            smoothed, split = self._fitted(images, labels)
-            if answers is not None:
-                for name, value in {"n": n, "n0": n0, "alpha": alpha}.items():
-                    require(
-                        value is None, f"{name}: the answers have theirs; give one or the other"
-                    )
-                answers, split = attack.together(answers, split)
-            network = attack.differentiable(smoothed, split)  # before anything is drawn
-            if answers is None:
-                answers = smoothed.certify(
-                    np.asarray(split.images),
-                    labels=split.labels,
-                    radii=radii,
-                    n=n,
-                    n0=n0,
-                    alpha=alpha,
-                    progress=progress,
-                )
-            here = smoothed.header(split)
-            for name, what in ATTACKED.items():
-                if getattr(answers.header, name) != getattr(here, name):
-                    raise DataError(f"attack: the answers are of {what}")
-            return attack.attack(
+        settings = {"n": n, "n0": n0, "alpha": alpha}
+        with threads_restored():
+            smoothed, split, answers, network = self._prepared(
+                images, labels, answers, search.differentiable, settings, radii, progress
+            )
+            return search.attack(
                 smoothed,
                 network,
                 split,
                 answers,
                 radii=reach.shown(answers.header) if radii is None else radii,
-                search=search,
+                search=how,
                 path=None if path is None else Path(path),
                 shown=progress,
             )
+
+    @arguments.checked("images", "labels", "candidates")
+    def judge(
+        self,
+        images: Picture | Iterable[Any],
+        labels: Labels,
+        candidates: Any,
+        *,
+        radii: Sequence[float] | None = None,
+        answers: Answers | None = None,
+        n: int | None = None,
+        n0: int | None = None,
+        alpha: float | None = None,
+        path: str | Path | None = None,
+        progress: bool = True,
+    ) -> Answers:
+        """Judge pictures that anything has found near ``images``: which succeed, at what distance?
+
+        Guarantee: the smoothed classifier has a wrong answer at the l2 distance ``attacked`` of an
+        image, with probability at least ``1 - alpha`` over fresh noise, however candidates were
+        found; see `judging`. All candidates of a call are one test: the best of k calls holds at k
+        alpha. Candidates are a picture for each of ``images``, in the same order and forms, or a
+        list of such batches. Other arguments and errors are those of `attack`.
+
+        Raises:
+            DataError: Candidates are not of the images, or not pixels in [0, 1].
+        """
+        settings = {"n": n, "n0": n0, "alpha": alpha}
+        radii = None if radii is None else _sorted(radii)
+
+        def collected(smoothed: Smoothed, split: Split) -> dict[int, list[np.ndarray]]:
+            return pools(smoothed, split, candidates)
+
+        with threads_restored():
+            smoothed, split, answers, found = self._prepared(
+                images, labels, answers, collected, settings, radii, progress
+            )
+            place = None if path is None else Path(path)
+            return judging.candidates(smoothed, split, answers, found, path=place, shown=progress)
+
+    @arguments.checked()
+    def expected(self, *, copies: int = SEARCH.copies, seed: int = 0) -> nn.Module:
+        """The smoothed classifier as a model for libraries of attacks, such as torchattacks.
+
+        Scores are the logarithm of the mean probability over ``copies`` noisy copies, whose noise
+        depends on ``seed`` and stays the same; see `Expected`. `judge` tells what succeeds.
+
+        Raises:
+            ConfigError: ``copies`` is out of range.
+        """
+        return Expected(self, copies=Search(copies=copies).copies, seed=seed)
+
+    def _prepared(
+        self,
+        images: Any,
+        labels: Labels,
+        answers: Answers | None,
+        ready: Callable[["Smoothed", Split], Made],
+        settings: dict[str, Any],
+        radii: list[float] | None,
+        progress: bool,
+    ) -> "tuple[Smoothed, Split, Answers, Made]":
+        """What is attacked, its answers, and what ``ready`` makes before any are drawn."""
+        smoothed, split = self._fitted(images, labels)
+        if answers is not None:
+            for name, value in settings.items():
+                require(value is None, f"{name}: the answers have theirs; give one or the other")
+            answers, split = judging.together(answers, split)
+        made = ready(smoothed, split)
+        if answers is None:
+            pixels, settings = np.asarray(split.images), settings | {"progress": progress}
+            answers = smoothed.certify(pixels, labels=split.labels, radii=radii, **settings)
+        here = smoothed.header(split)
+        for name, what in ATTACKED.items():
+            if getattr(answers.header, name) != getattr(here, name):
+                raise DataError(f"attack: the answers are of {what}")
+        return smoothed, split, answers, made
 
     @arguments.checked("image")
     def answer(
@@ -303,6 +365,11 @@ class Smoothed(Certifier):
 
     def _fitted(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
         return self, self.split(images, labels)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the classifier is."""
+        return self.backend.device
 
     def header(
         self, split: Split, *, run: str = "", shard: str = "1/1", budget: float = 0.0
@@ -393,7 +460,7 @@ class SmoothedNetwork(Certifier):
     def at(self, shape: tuple[int, int, int], *, fit: Fit | None = None) -> Smoothed:
         """The smoothed classifier of pictures of ``shape`` [C, H, W]; arguments as of `checked`."""
         fit = fit or Fit(shape=shape)
-        with _threads_restored():
+        with threads_restored():
             backend = registry.load("foreign", "module").Backend(
                 self.network,
                 sigma=self.sigma,
@@ -405,6 +472,12 @@ class SmoothedNetwork(Certifier):
                 count_nan=self.count_nan,
             )
             return checked(backend, "module", classes=self.classes, fit=fit, draws=self.draws)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        tensors = (*self.network.parameters(), *self.network.buffers())
+        return tensors[0].device if tensors else torch.device("cpu")
 
     def _fitted(self, images: Any, labels: Labels) -> tuple[Smoothed, Split]:
         split = given.collect(images, labels=labels, classes=self.classes, fit=None)
@@ -451,20 +524,6 @@ def checked(
         scores = torch.cat([backend.scores(batch) for batch in noisy])
         _scores.refuse_probability(scores[:, :outputs])
     return Smoothed(backend, shape=fit.shape, draws=draws, fit=fit)
-
-
-@contextmanager
-def _threads_restored() -> Iterator[None]:
-    """Give the caller's PyTorch its threads back: votes are computed on one thread each.
-
-    Not for `answer`: other requests of a server may be at work, and another number of threads would
-    round their scores differently.
-    """
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _kept(path: Path, header: Header, split: Split) -> tuple[Header, list[Row]]:

@@ -110,6 +110,9 @@ class Foreign:
         """The stem of the file, or the name of the network."""
         if self.options.checkpoint:
             return self.options.checkpoint[0].name.partition(".")[0]
+        if self.kind == "module":
+            file, _, function = self.file.rpartition(":")
+            return f"{Path(file).stem}-{function}"
         return Path(self.file).stem if self.kind == "onnx" else self.file
 
     def classifier(self, draws: Sampling, *, max_value: int | None = None) -> "Smoothed":

@@ -52,27 +52,33 @@ def certify(asked: Options) -> None:
 
 
 @app.command(rich_help_panel=CERTIFY)
-@takes(but=frozenset({"budget", "shard"}), refused=frozenset({"onnx", "output", "channels"}))
+@takes(but=frozenset({"budget", "shard"}))
 def attack(
     asked: Options,
     steps: Annotated[int, typer.Option(min=1, help="Steps of each search.")] = 20,
     restarts: Annotated[int, typer.Option(min=1, help="Searches at each radius.")] = 3,
     copies: Annotated[int, typer.Option(min=1, help="Noisy copies that are attacked.")] = 16,
+    candidates: Annotated[
+        Path | None,
+        typer.Option(help="Folder of .npy files that other searches made, to judge instead."),
+    ] = None,
 ) -> None:
     """Certify and attack: robust accuracy from both sides.
 
     Interrupted, it resumes.
     """
-    if asked.onnx is not None:
+    if asked.onnx is not None and candidates is None:
         raise BackendError(
-            "--onnx: an attack needs gradients, which an ONNX file does not have; give a timm "
-            "network by --timm, or a run of a checkout by --model"
+            "--onnx: an attack needs gradients, which an ONNX file does not have; give what other "
+            "searches found by --candidates, or a network by --timm or --module"
         )
+    here = Path.cwd()
     request = PROJECT.request(asked)
-    from rrcm.certification.attack import Search
+    from rrcm.certification.attacking.search import Search
     from rrcm.cli.commands import attack
 
-    say(attack.attack(request, PROJECT, Search(copies=copies, steps=steps, restarts=restarts)))
+    how = Search(copies=copies, steps=steps, restarts=restarts)
+    say(attack.attack(request, PROJECT, how, candidates and seen(candidates, here)))
 
 
 @app.command(rich_help_panel=CERTIFY)

@@ -58,6 +58,9 @@ class Options:
     )
     onnx: str | None = _option("Any classifier as an ONNX file, instead of --model.")
     timm: str | None = _option("Name of a timm network, instead of --model.")
+    module: str | None = _option(
+        "A PyTorch network of your own, FILE.py:FUNCTION; this code is executed."
+    )
     weights: Path | None = _option("Weights file for --timm.", "timm's pretrained weights")
     checkpoint: list[Path] | None = _option("A foreign checkpoint; several are an ensemble.")
     denoiser: Path | None = _option("Checkpoint of a denoiser in front of --checkpoint.")
@@ -76,7 +79,7 @@ class Options:
     )
     size: str | None = _option("Input size in pixels, as 224 or HxW.", "the network's own")
     channels: int | None = _option(
-        "Input channels, 1 or 3, of an ONNX file that does not fix them.", "3"
+        "Input channels, 1 or 3, of --module, or an ONNX file that does not fix them.", "3"
     )
     resize: str | None = _option(
         "How images get the input size, before the noise: exact, squash or crop.",
@@ -163,13 +166,10 @@ class Options:
         return {name for name in named if getattr(self, name) not in (None, False, [])}
 
 
-def takes(
-    *, but: frozenset[str] = frozenset(), refused: frozenset[str] = frozenset()
-) -> Callable[[Command], Command]:
+def takes(*, but: frozenset[str] = frozenset()) -> Callable[[Command], Command]:
     """Give a command all fields of `Options`, except those in ``but``, as options.
 
-    It is called with the `Options` first. Options in ``refused`` are not in its help: whoever types
-    one gets the command's own error.
+    It is called with the `Options` first.
     """
     declared = [field for field in dataclasses.fields(Options) if field.name not in but]
     shared = [
@@ -177,7 +177,7 @@ def takes(
             field.name,
             Parameter.KEYWORD_ONLY,
             default=Parameter.empty if field.name == "sigma" else field.default,
-            annotation=Annotated[field.type, _declared(field, hidden=field.name in refused)],
+            annotation=Annotated[field.type, copy.copy(field.metadata["declared"])],
         )
         for field in declared
     ]
@@ -195,9 +195,3 @@ def takes(
         return _run
 
     return decorated
-
-
-def _declared(field: dataclasses.Field[Any], *, hidden: bool) -> Any:
-    option = copy.copy(field.metadata["declared"])
-    option.hidden = hidden
-    return option

@@ -31,6 +31,7 @@ THEIRS |= {"mean", "std", "strict", "count_nan"}
 ONNX = {*THEIRS, "output", "channels"}
 ONLY = {"model": OURS, "onnx": ONNX, "timm": {*THEIRS, "weights"}}
 ONLY["checkpoint"] = {*THEIRS, "denoiser", "normalise"}
+ONLY["module"] = {*THEIRS, "channels"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +137,9 @@ def foreign(options: Options) -> Foreign | None:
     kinds = [kind for kind in ONLY if kind in given]
     if len(kinds) != 1:
         got = " and ".join(f"--{kind}" for kind in kinds) or "none"
-        raise ConfigError(f"give one of --model, --onnx, --timm and --checkpoint; got {got}")
+        raise ConfigError(
+            f"give one of --model, --onnx, --timm, --checkpoint and --module; got {got}"
+        )
     (kind,) = kinds
     if odd := sorted(given & set().union(*ONLY.values()) - ONLY[kind]):
         raise ConfigError(f"--{odd[0].replace('_', '-')} does not go with --{kind}")

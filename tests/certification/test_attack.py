@@ -14,8 +14,9 @@ from torch import nn
 import rrcm
 from rrcm.analysis import attacked, report
 from rrcm.analysis.entries import from_votes
-from rrcm.certification import attack, certify
+from rrcm.certification import certify
 from rrcm.certification.answers import Answers
+from rrcm.certification.attacking import search
 from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.core import registry
@@ -280,7 +281,7 @@ def test_a_run_is_attacked_by_the_gradients_of_its_network(tmp_path: Path):
     x = torch.rand(4, *shape, requires_grad=True)
     _, split = smoothed._fitted(x.detach(), [0, 1, 2, 3])
 
-    scores = attack.differentiable(smoothed, split)(x, torch.tensor(SIGMA))
+    scores = search.differentiable(smoothed, split)(x, torch.tensor(SIGMA))
 
     torch.testing.assert_close(scores.detach(), backend.scores(x.detach()))
     assert torch.autograd.grad(scores.sum(), x)[0].abs().sum() > 0

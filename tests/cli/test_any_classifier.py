@@ -15,7 +15,7 @@ from workspace import Workspace
 from rrcm.analysis import entries
 from rrcm.auditing.audit import audit
 from rrcm.certification import certify
-from rrcm.certification.attack import Search
+from rrcm.certification.attacking.search import Search
 from rrcm.certification.votes import records
 from rrcm.cli.commands import attack, on_demand, tables
 from rrcm.cli.options import Options

@@ -1,5 +1,47 @@
-"""Backend for a PyTorch network in memory, as it is."""
+"""Backend for a PyTorch network in memory, as it is, and such a network from a user's own file."""
 
-from rrcm.inference.foreign._network import Backend
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
 
-__all__ = ["Backend"]
+from torch import nn
+
+from rrcm.core import formats
+from rrcm.core.errors import BackendError, ConfigError, one_line
+from rrcm.inference.foreign._network import NOT_COPIED, Backend
+
+__all__ = ["Backend", "own"]
+
+FAILS = (*NOT_COPIED, ImportError, SyntaxError, NameError, ArithmeticError)  # what code may raise
+
+
+def own(place: str) -> nn.Module:
+    """The network that a function makes, ``FILE.py:FUNCTION``; executes the file, as Python does.
+
+    Raises:
+        ConfigError: ``place`` is of another form.
+        BackendError: There is no such file or function, it fails, or it returns no network.
+    """
+    file, _, function = place.rpartition(":")
+    if not file.endswith(".py") or not function.isidentifier():
+        raise ConfigError(f"--module: expected FILE.py:FUNCTION, as net.py:make_net, got {place!r}")
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise BackendError(f"--module {formats.missing(file, 'no such file')}")
+    spec = importlib.util.spec_from_file_location(f"own_{path.stem}", path)
+    assert spec and spec.loader  # of every .py file
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))  # files beside it
+    try:
+        spec.loader.exec_module(module)
+        network = getattr(module, function)()
+    except FAILS as error:
+        traced = traceback.extract_tb(error.__traceback__)
+        lines = [f" (line {at.lineno})" for at in traced if at.filename == str(path)]
+        text = f"{type(error).__name__}: {one_line(error)}"
+        raise BackendError(f"--module {place}: {text}{''.join(lines[-1:])}") from error
+    if not isinstance(network, nn.Module):
+        kind = type(network).__name__
+        raise BackendError(f"--module {place}: returns {kind}, not a network (torch.nn.Module)")
+    return network

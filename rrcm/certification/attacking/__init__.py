@@ -1,0 +1,1 @@
+"""Attacks on a smoothed classifier: the search for pictures, and their judgement."""

@@ -1,0 +1,208 @@
+"""Judgement of pictures that any search has found: which of them are answered wrongly, how near?
+
+A picture succeeds if the smoothed classifier certifies another class than the label for it, with
+fresh noise. Abstention is no success.
+
+Guarantee: the exact smoothed classifier has a wrong answer at the distance found, with probability
+at least ``1 - alpha`` over the noise that judges, whatever the network and the search. The pictures
+do not depend on that noise, and are judged from the farthest to the nearest until one fails: the
+first that is not wrong passes with probability at most ``alpha``, and else ends it.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rrcm.certification.answers import Answer, Answers
+from rrcm.certification.certify import DIGITS, UP, printed
+from rrcm.certification.sampling import store
+from rrcm.certification.votes import records
+from rrcm.certification.votes.counts import ABSTAIN
+from rrcm.certification.votes.records import Row
+from rrcm.config.defaults import DRAWS
+from rrcm.core import progress
+from rrcm.core.errors import BackendError, DataError, VotesError
+from rrcm.core.files import read_json, require_place, write_json
+from rrcm.core.labels import UNKNOWN, named
+from rrcm.data.splits.shards import Split
+from rrcm.training.engine.draws import Draws
+
+MAJORITY = 0.5
+SHARE = 10  # of the draws that may judge a picture, one in so many sorts candidates before
+Pools = Mapping[int, Sequence[np.ndarray]]  # candidates of an image, by its idx
+Find = Callable[[Tensor, Row, Answer], Iterable[Tensor]]
+
+
+def require(smoothed: Any, split: Split) -> None:
+    """Refuse images or noise for which success has no meaning.
+
+    Raises:
+        BackendError: The noise of a `Smoothed` does not take any pixels.
+        DataError: A label is unknown.
+    """
+    if (split.labels == UNKNOWN).any():
+        raise DataError("attack: the label of each image is needed")
+    if smoothed.draws.noise != DRAWS.noise:
+        raise BackendError(f"attack: noise {smoothed.draws.noise} is for pixels on a grid alone")
+
+
+def judged(
+    smoothed: Any,
+    split: Split,
+    answers: Answers,
+    find: Find,
+    *,
+    asked: list[Any],
+    salt: str = "",
+    path: Path | None,
+    shown: bool,
+) -> Answers:
+    """Judge what is found near the images of ``answers``, which are in ``split``, on one thread.
+
+    ``find`` gives the pictures for an image [C, H, W] of a row with an answer, from the farthest to
+    the nearest; ``asked`` says in JSON what it does. Returns the answers with what is ``attacked``,
+    which is read from ``path`` and kept there; a picture that succeeds within its certified radius
+    is kept as ``<path>-<idx>.npy``. Another ``salt`` is other noise.
+
+    Raises:
+        VotesError: ``path`` is of other images or settings.
+    """
+    header = answers.header
+    some = [] if len(answers) == header.images else [row.idx for row in answers.rows]
+    of = json.dumps([*asked, records.fields(header), *some])
+    kept: dict[str, Any] = {"of": of, "attacked": [], "attacked_to": []}
+    if path is not None and path.exists():
+        kept = read_json(path, VotesError)
+    elif path is not None:
+        require_place(path)
+    if kept["of"] != of:
+        raise VotesError(f"{path}: an attack on other images or with other settings; remove it")
+    draws = dataclasses.replace(
+        smoothed.draws,
+        n=header.n,
+        n0=max(header.n0, header.n // SHARE),  # near the boundary, few choose the wrong class
+        alpha=header.alpha,
+        stop=DRAWS.stop,
+        stopping={"radii": [0.0]},
+        certificate=DRAWS.certificate,
+    )
+    judge = dataclasses.replace(smoothed, draws=draws)
+    seed = int.from_bytes(sha256(f"{header.seed}/judge{salt}".encode()).digest()[:8], "big")
+    place = {idx: place for place, idx in enumerate(split.idx.tolist())}
+    done, delay = len(kept["attacked"]), 0.0 if shown else math.inf
+    with progress.bar(len(answers), done, "attack", " images", delay=delay) as bar:
+        for answer, row in list(zip(answers, answers.rows, strict=True))[done:]:
+            torch.set_num_threads(1)  # sums are rounded alike on every machine and in every try
+            x = torch.from_numpy(split.pixels(place[row.idx])).to(smoothed.backend.device)
+            nearest, distance, to = x, math.inf, ABSTAIN
+            for point in find(x, row, answer):
+                said = judge.answer(point.cpu().numpy(), idx=row.idx, seed=seed)
+                if said.abstained or said.label == row.label:
+                    break
+                apart = float((point.double() - x.double()).norm())
+                distance = float(printed(apart * (1 + 1e-12), UP, places=DIGITS))
+                nearest, to = point, said.label
+            if path and answer.label == row.label and answer.robust_at(distance):
+                np.save(f"{path}-{row.idx}.npy", nearest.cpu().numpy())
+            kept["attacked"].append(None if to == ABSTAIN else distance)
+            kept["attacked_to"].append(to)
+            if path is not None:
+                write_json(path, kept)
+            bar.update()
+    found = {name: kept[name] for name in ("attacked", "attacked_to")}
+    found["attacked"] = [math.nan if apart is None else apart for apart in found["attacked"]]
+    return dataclasses.replace(answers, attacked=found)
+
+
+def together(answers: Answers, split: Split) -> tuple[Answers, Split]:
+    """Answers and the images they are of, both with the labels that either has.
+
+    Raises:
+        DataError: They are of other images, or a label of one is another one of the other.
+    """
+    then = {row.idx: row.label for row in answers.all_rows}
+    theirs = np.array([then.get(idx, UNKNOWN) for idx in split.idx.tolist()])
+    labels = np.where(split.labels == UNKNOWN, theirs, split.labels)
+    header, split = answers.header, dataclasses.replace(split, labels=labels)
+    differ = (theirs != UNKNOWN) & (theirs != labels)
+    if differ.any() or not store.are_of_these(header, answers.all_rows, split):
+        part = "; give all images of the slice's answers" * (len(answers) < len(then))
+        raise DataError(f"attack: the answers are of other images or labels{part}")
+    if (theirs == labels).all():
+        return answers, split
+    known = dict(zip(split.idx.tolist(), labels.tolist(), strict=True))
+    header = dataclasses.replace(header, pixels=store.identity(split, header.subset))
+
+    def labelled(rows: list[Row]) -> list[Row]:
+        return [dataclasses.replace(row, label=known[row.idx]) for row in rows]
+
+    rows, all_rows = labelled(answers.rows), labelled(answers.all_rows)
+    return dataclasses.replace(answers, header=header, rows=rows, all_rows=all_rows), split
+
+
+def candidates(
+    smoothed: Any, split: Split, answers: Answers, pools: Pools, *, path: Path | None, shown: bool
+) -> Answers:
+    """Judge the pictures of ``pools``, float32 [C, H, W] in [0, 1]; see `judged`.
+
+    Those that no nearer one beats are judged, on other noise than that which finds them: by it the
+    classifier answers them wrongly, and the farther one is, the more votes for a wrong class it
+    has. So a picture that fails hides no better one behind it. An image that ``answers`` have wrong
+    is its own only candidate. The noise depends on the candidates: those that were changed after a
+    judgement get fresh noise.
+    """
+    header, digest = answers.header, of(pools)
+
+    def found(x: Tensor, row: Row, answer: Answer) -> list[Tensor]:
+        if answer.label not in (row.label, ABSTAIN):
+            return [x]
+        pool = [torch.from_numpy(picture).to(x.device) for picture in pools.get(row.idx, ())]
+        pool.sort(key=lambda point: float((point.double() - x.double()).norm()))
+        draw = Draws(header.seed, row.idx, purpose=f"candidates {digest}")
+        best, kept = MAJORITY, list[Tensor]()
+        for point, share in zip(
+            pool, _shares(smoothed, pool, row.label, header.n, draw), strict=True
+        ):
+            if share > best:
+                kept, best = [point, *kept], share
+        return kept
+
+    many = sum(map(len, pools.values()))
+    asked: list[Any] = [[], {f"candidates {digest[:8]}": many}]
+    salt = f"/{digest}"
+    return judged(smoothed, split, answers, found, asked=asked, salt=salt, path=path, shown=shown)
+
+
+def of(pools: Pools) -> str:
+    """A digest of candidates."""
+    each = (
+        (idx, [sha256(picture.tobytes()).hexdigest() for picture in pictures])
+        for idx, pictures in sorted(pools.items())
+    )
+    return sha256(repr([*each]).encode()).hexdigest()
+
+
+@torch.no_grad()
+def _shares(smoothed: Any, pool: list[Tensor], label: int, n: int, draw: Draws) -> list[float]:
+    """The share of the likeliest class but ``label``, for each picture, all with the same noise."""
+    backend, size = smoothed.backend, smoothed.draws.batch_size
+    votes = torch.zeros(len(pool), len(backend.classes), device=backend.device)
+    rounds = -(-max(1, n // SHARE) // size) if len(pool) else 0
+    for _ in range(rounds):
+        noise = backend.sigma * draw.normal(pool[0].expand(size, *pool[0].shape))
+        normals = backend.normals
+        z = draw.normal(noise.new_empty(size, *normals)) if normals else None
+        for place, point in enumerate(pool):
+            best = backend.scores(point + noise, z).argmax(dim=1)
+            votes[place] += nn.functional.one_hot(best, votes.shape[1]).sum(dim=0)
+    shares = votes[:, : len(named(backend.classes))] / max(1, rounds * size)
+    shares[:, label] = 0
+    return shares.amax(dim=1).tolist()
