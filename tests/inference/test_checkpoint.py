@@ -57,6 +57,16 @@ def test_residual_networks_are_those_of_torchvision(name: str):
     assert found.shape == (3, 224, 224) and found.classes == 1000
 
 
+def test_a_wide_residual_network_has_as_many_parameters_as_published():
+    """Golden: WRN-40-2 of 10 classes; tables of distillation have 2,255,156 for 100."""
+    state = field.wide(6, 2, 10)
+
+    found = recognise.network(Path("net.pth"), state)
+
+    assert sum(p.numel() for p in found.network.parameters()) == 2_243_546
+    assert found.name == "WideResNet-40-2"
+
+
 def test_a_file_of_timms_trainer_is_what_it_says(tmp_path: Path):
     own = timm.create_model("resnet10t", num_classes=4).eval()
     args = argparse.Namespace(model="resnet10t", gp=None, mean=[0.1], std=[0.5], img_size=32)

@@ -184,7 +184,7 @@ def _wide_resnet(tensors: Tensors) -> Recognised:
     widths = [width]
     for stage, count in enumerate(layers, start=1):
         widths.append(len(own[f"block{stage}.layer.0.conv2.weight"]))
-        blocks = [Preactivated(*widths[-2:], stride=1 if stage == 1 else 2)]
+        blocks = [Preactivated(widths[-2], widths[-1], stride=1 if stage == 1 else 2)]
         blocks += [Preactivated(widths[-1], widths[-1], stride=1) for _ in range(count - 1)]
         parts[f"block{stage}"] = _chain(layer=nn.Sequential(*blocks))
     parts |= {"bn1": nn.BatchNorm2d(widths[-1]), "relu": nn.ReLU()}
