@@ -25,6 +25,7 @@ OF_MANY = frozenset({"images", "labels", "strict", "split", "subset", "budget", 
 OF_DRAWS = frozenset({"stop", "radii", "noise", "certificate", "precision", "allow", "backend"})
 OF_DRAWS |= {"seed"}
 Linf = Annotated[int | None, typer.Option(metavar="D", help="Print ℓ∞ too: images of D values.")]
+Page = Annotated[Path | None, typer.Option(metavar="FILE.html", help="Page of pictures to write.")]
 PYTHONS = warnings.formatwarning
 WARNED = Counter[str]()
 
@@ -43,12 +44,13 @@ PROJECT = _project()
 
 @app.command(rich_help_panel=CERTIFY)
 @takes()
-def certify(asked: Options) -> None:
+def certify(asked: Options, page: Page = None) -> None:
     """Certify a run or any classifier; interrupted, it resumes."""
+    here = Path.cwd()
     request = PROJECT.request(asked)
     from rrcm.cli.commands import on_demand  # heavy: a request is refused before
 
-    say(on_demand.certify(request, PROJECT))
+    say(on_demand.certify(request, PROJECT, page=page and seen(page, here)))
 
 
 @app.command(rich_help_panel=CERTIFY)
