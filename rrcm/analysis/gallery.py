@@ -20,7 +20,7 @@ from urllib.parse import quote
 import jinja2
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -45,14 +45,14 @@ SHOWN = 5  # classes whose votes are shown
 EXACT = 48 * 48  # pixels up to which the pictures of the first page are stored without loss
 SIDE, FURTHER = 96, 64  # pixels of the longer side of others, on the first page and further ones
 PLACES = 4  # decimals of a radius
-TIMES = (0.1, 1, 10)  # multiples of n and of alpha at which radii are estimated
+TENFOLD = 10  # so much more and less n and alpha radii are estimated at
 
 Radii = list[list[str]]  # for each n and alpha; empty where it would abstain
 Estimate = Callable[[int, int, int], Radii]
 
 
 def write(
-    path: Path, entry: Entry, split: Split, *, backend: Backend, files: dict[int, str]
+    path: Path, entry: Entry, split: Split, *, backend: Backend | None, files: dict[int, str]
 ) -> list[Path]:
     """Write the page of ``entry``, and further ones beside it; return their paths.
 
@@ -63,7 +63,8 @@ def write(
         path: The first page; the k-th is ``<stem>-<k>.html``.
         entry: With its votes, and the columns of `certify.certify` in its table.
         split: Has all its images.
-        backend: The classifier that voted, which classifies the copies again.
+        backend: The classifier that voted, which classifies the copies again; without it they are
+            shown without their classes.
         files: Names of images by their index; others are called by that.
     """
     assert entry.votes is not None
@@ -74,8 +75,8 @@ def write(
     paths = [path, *(path.with_name(f"{path.stem}-{k}.html") for k in range(2, len(pages) + 1))]
     drawn = _copies(header, split, [(rows[i], place[rows[i].idx]) for i in pages[0]], backend)
     ns, alphas, radii = estimated(entry, header)
-    data: dict[str, Any] = {"n": ns, "alpha": [f"{alpha:g}" for alpha in alphas]}
-    data["classes"] = [*map(printable, header.classes)]
+    data: dict[str, Any] = {"n": ns, "alpha": [*map(str, alphas)]}
+    data |= {"classes": [*map(printable, header.classes)], "classified": backend is not None}
     # The first page is written last, so that what it links to is there.
     for number, page in sorted(enumerate(pages), reverse=True):
         cards = []
@@ -122,8 +123,8 @@ def estimated(entry: Entry, header: Header) -> tuple[list[int], list[float], Est
         registry.load("certificates", entry.certificate),
         entry.alpha or header.alpha,
     )
-    ns = sorted({max(1, round(header.n * times)) for times in TIMES})
-    alphas = sorted({min(0.5, float(f"{alpha * times:.12g}")) for times in TIMES})
+    ns = sorted({max(1, header.n // TENFOLD), header.n, header.n * TENFOLD})
+    alphas = sorted({alpha / TENFOLD, alpha, min(0.5, alpha * TENFOLD)})
 
     @cache
     def rule(n: int, alpha: float) -> tuple[Rule, float]:
@@ -175,11 +176,11 @@ def _card(row: Row, line: dict[Any, Any], header: Header, radii: Estimate) -> di
 
 
 def _copies(
-    header: Header, split: Split, images: Sequence[tuple[Row, int]], backend: Backend
+    header: Header, split: Split, images: Sequence[tuple[Row, int]], backend: Backend | None
 ) -> dict[int, list[tuple[str, int]]]:
     """The first copies that were drawn of rows at places of ``split``, by index: pixels and class.
 
-    By the code that counted the votes.
+    By the code that counted the votes. The class is -1 without ``backend``.
     """
     found: dict[int, list[tuple[str, int]]] = {row.idx: [] for row, _ in images}
     pieces = []
@@ -188,20 +189,26 @@ def _copies(
         if drawn:
             pieces.append(Piece(Job(row=place, bounds=()), 0, 0, min(COPIES, drawn)))
 
+    noise, size = voting.noise(header, split), header.batch
+
     def classify(some: list[Piece]) -> int:
-        owners = iter([int(split.idx[one.job.row]) for one in some for _ in range(one.size)])
+        rows = [one.job.row for one in some for _ in range(one.size)]
+        owners = iter(split.idx[rows].tolist())
 
         def look(noisy: Tensor, _: Tensor | None, scores: Tensor) -> None:
-            for x, c, idx in zip(
-                noisy.cpu().numpy(), scores.argmax(1).tolist(), owners, strict=False
-            ):
+            classes = scores.argmax(1).tolist() if backend else [ABSTAIN] * len(noisy)
+            for x, c, idx in zip(noisy.cpu().numpy(), classes, owners, strict=False):
                 found[idx].append((_encoded(x, most=SIDE, exact=True, sampled=True), c))
 
-        noise, size = voting.noise(header, split), header.batch
-        voting.counter(backend, split, noise=noise, batch_size=size, look=look)(some)
+        if backend:
+            voting.counter(backend, split, noise=noise, batch_size=size, look=look)(some)
+        else:
+            x, draws = split.pixels(np.array(rows)), [d for one in some for d in range(one.size)]
+            keys = torch.from_numpy(split.idx[rows]), torch.tensor(draws)
+            look(noisy := noise.noisy(torch.from_numpy(x), *keys), None, noisy)
         return len(some)
 
-    each = max(1, header.batch // COPIES)  # pieces of a batch
+    each = max(1, size // COPIES)  # pieces of a batch
     tasks = [pieces[first : first + each] for first in range(0, len(pieces), each)]
     with ThreadPoolExecutor(drawing.workers()) as pool:
         with progress.bar(len(pieces), 0, "page", " images", delay=2.0) as bar:
@@ -239,19 +246,20 @@ def _page(entry: Entry, data: dict[str, Any], *, number: int, paths: list[Path])
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
-        finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
     ).render(
         alpha=entry.alpha,
+        classified=data["classified"],
         copies=COPIES,
         counted={name: int(of.sum()) for name, of in (counted | {"abstained": ~answered}).items()},
         # In a script, only < could end it.
-        data=Markup(json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")),
+        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
         entry=entry,
         header=entry.votes[0],
         most=MOST,
+        name=printable(entry.name),
         names=[quote(path.name) for path in paths],
         number=number,
-        style=Markup(style.partition("</style>")[0]),
+        style=style.partition("</style>")[0],
         total=len(table),
     )
     for tag in ("style", "script"):

@@ -26,6 +26,7 @@ OF_DRAWS = frozenset({"stop", "radii", "noise", "certificate", "precision", "all
 OF_DRAWS |= {"seed"}
 Linf = Annotated[int | None, typer.Option(metavar="D", help="Print ℓ∞ too: images of D values.")]
 Page = Annotated[Path | None, typer.Option(metavar="FILE.html", help="Page of pictures to write.")]
+Pictures = Annotated[bool, typer.Option("--pictures", help="Pages of their pictures in ./shards.")]
 PYTHONS = warnings.formatwarning
 WARNED = Counter[str]()
 
@@ -157,6 +158,7 @@ def report(
         float | None, typer.Option(help="Noise of FILES in which it is not recorded.")
     ] = None,
     linf: Linf = None,
+    pictures: Pictures = False,
 ) -> None:
     """Make a page of FILES, or print all results of a checkout."""
     if not files:
@@ -164,7 +166,8 @@ def report(
         return
     from rrcm.cli.commands import tables
 
-    say(tables.report_files(files, out=out, alpha=alpha, sigma=sigma, values=linf))
+    shown: dict[str, Any] = {"values": linf, "pictures": pictures}
+    say(tables.report_files(files, out=out, alpha=alpha, sigma=sigma, **shown))
 
 
 @app.command(rich_help_panel=RESULTS)

@@ -80,6 +80,15 @@ def test_the_copies_are_those_that_voted(written):
     assert last["copies"] == []
 
 
+def test_without_the_classifier_the_copies_are_the_same(written, tmp_path):
+    page, entry, split = written
+    known = {card["idx"]: card["copies"] for card in data(page)["cards"]}
+    gallery.write(tmp_path / "a.html", entry, split, backend=None, files={})
+
+    for card in data(tmp_path / "a.html")["cards"][: len(known)]:
+        assert card["copies"] == [[image, -1] for image, _ in known[card["idx"]]]
+
+
 def picture(image: str) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(image))).convert("L")
 
