@@ -25,6 +25,8 @@ OF_MANY = frozenset({"images", "labels", "strict", "split", "subset", "budget", 
 OF_DRAWS = frozenset({"stop", "radii", "noise", "certificate", "precision", "allow", "backend"})
 OF_DRAWS |= {"seed"}
 Linf = Annotated[int | None, typer.Option(metavar="D", help="Print ℓ∞ too: images of D values.")]
+Page = Annotated[Path | None, typer.Option(metavar="FILE.html", help="Page of pictures to write.")]
+Pictures = Annotated[bool, typer.Option("--pictures", help="Pages of their pictures in ./shards.")]
 PYTHONS = warnings.formatwarning
 WARNED = Counter[str]()
 
@@ -43,12 +45,13 @@ PROJECT = _project()
 
 @app.command(rich_help_panel=CERTIFY)
 @takes()
-def certify(asked: Options) -> None:
+def certify(asked: Options, page: Page = None) -> None:
     """Certify a run or any classifier; interrupted, it resumes."""
+    here = Path.cwd()
     request = PROJECT.request(asked)
     from rrcm.cli.commands import on_demand  # heavy: a request is refused before
 
-    say(on_demand.certify(request, PROJECT))
+    say(on_demand.certify(request, PROJECT, page=page and seen(page, here)))
 
 
 @app.command(rich_help_panel=CERTIFY)
@@ -161,6 +164,7 @@ def report(
         float | None, typer.Option(help="Noise of FILES in which it is not recorded.")
     ] = None,
     linf: Linf = None,
+    pictures: Pictures = False,
 ) -> None:
     """Make a page of FILES, or print all results of a checkout."""
     if not files:
@@ -168,7 +172,8 @@ def report(
         return
     from rrcm.cli.commands import tables
 
-    say(tables.report_files(files, out=out, alpha=alpha, sigma=sigma, values=linf))
+    shown: dict[str, Any] = {"values": linf, "pictures": pictures}
+    say(tables.report_files(files, out=out, alpha=alpha, sigma=sigma, **shown))
 
 
 @app.command(rich_help_panel=RESULTS)

@@ -92,6 +92,9 @@ def test_a_folder_of_mixed_pictures_is_certified(elsewhere: Workspace, name: str
     right = int((found["clean"] == found["label"]).sum())
     assert f"{right} of 6 right without noise" in said and "noisy images/s" in said
     assert f" {certify.printed(right / 6, certify.DOWN, places=1, scale=100)} [" in said
+    (page,) = elsewhere.path.glob(f"results/{name}-pictures-*.html")
+    assert f"pictures: {page.relative_to(elsewhere.path)}\n" in said
+    assert all(f'"name":"{file}"' in page.read_text() for file in MODES)
     (path,) = elsewhere.path.glob(f"results/{name}-pictures-*-left-out.txt")
     assert CORRUPT in path.read_text()
 
@@ -214,6 +217,7 @@ def test_the_checks_before_the_draws_are_part_of_a_budget(elsewhere: Workspace):
         ),
         (("--onnx", "vit.pt", "--images", "flat"), "vit.pt: a file of PyTorch, not ONNX: `torch."),
         (("--onnx", "vit.onnx", "--images", "flat", "--n", "3"), "3 votes can never certify"),
+        (("--onnx", "vit.onnx", "--images", "flat", "--page", "a.png"), "--page: a name that ends"),
     ],
 )
 def test_what_is_wrong_takes_one_line(elsewhere: Workspace, options, words):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from rrcm.analysis import entries
+from rrcm.analysis import entries, gallery
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.presentation import tables
 from rrcm.certification import certify as certification
@@ -28,6 +28,7 @@ from rrcm.config.defaults import CONFIDENCE, DRAWS
 from rrcm.core import locks, registry
 from rrcm.core.errors import printable, warn
 from rrcm.core.files import require_place, write_text
+from rrcm.core.ranges import require
 
 VOTES, RESULTS = Store(Path(".rrcm/votes")), Path("results")
 CLEAN = Path(".rrcm/clean")  # answers without noise
@@ -35,8 +36,15 @@ Votes = tuple[Header, list[Row], Path]  # of a file
 SHOWN = 5  # files left out that are listed individually
 
 
-def certify(request: Request, project: Project) -> str:
-    """Certify the images of a request; return the table to show and the files written."""
+def certify(request: Request, project: Project, *, page: Path | None = None) -> str:
+    """Certify the images of a request; return the table to show and the files written.
+
+    A folder of pictures gets a page of them, which ``page`` names; others get one if it is given.
+    """
+    if page is not None:
+        require(request.shard == "1/1", "--page: is of all pictures; leave it out with --shard")
+        require(page.suffix == ".html", f"--page: a name that ends in .html, got {page}")
+        require_place(page)
     opened = request.source.opened(request.sample)
     header, rows, path = drawn(request, opened)
     if request.shard != "1/1":
@@ -53,6 +61,7 @@ def certify(request: Request, project: Project) -> str:
     whole = table if plain is None else table.assign(clean=plain)
     certification.write(whole if header.foreign else table, written)  # a run's is that of its stage
     entry = dataclasses.replace(entry, table=whole)
+    page = page or (written.with_suffix(".html") if opened.files else None)
     lines = [
         f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
         f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {header.alpha}; stopping "
@@ -66,9 +75,19 @@ def certify(request: Request, project: Project) -> str:
         *opened.notes,
         *_left_out(entry.name, opened),
         f"certificates: {written}",
+        *(_pages(page, entry, opened) if page else []),
         f"votes: {path}",
     ]
     return "\n".join(lines)
+
+
+def _pages(page: Path, entry: Entry, opened: Opened) -> list[str]:
+    """Write the page of pictures, and return its line."""
+    paths = gallery.write(
+        page, entry, opened.split, backend=opened.smoothed.backend, files=opened.files
+    )
+    more = f", and {len(paths) - 1} further pages to {paths[-1].name}" if paths[1:] else ""
+    return [f"pictures: {page}{more}"]
 
 
 def shown(report: Report | None, header: Header) -> Report:

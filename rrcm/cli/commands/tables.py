@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from rrcm.analysis import attacked, entries, pairing, report
+from rrcm.analysis import attacked, entries, gallery, pairing, report
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired
 from rrcm.analysis.presentation import linf, markup, tables
@@ -16,6 +16,7 @@ from rrcm.auditing.findings import NOTE, Finding, Stated
 from rrcm.certification import certify, tsv
 from rrcm.certification import tables as published
 from rrcm.certification.certify import DOWN, UP, one_minus, printed
+from rrcm.certification.sampling import store
 from rrcm.certification.truncation import truncate
 from rrcm.certification.votes import records
 from rrcm.cli import requests
@@ -24,8 +25,10 @@ from rrcm.cli.project import Project
 from rrcm.config.defaults import CONFIDENCE, DRAWS
 from rrcm.core.errors import DataError
 from rrcm.core.ranges import inside, require
+from rrcm.data.splits import shards
+from rrcm.data.splits.shards import Split
 
-RESULTS = Path("results")
+RESULTS, SHARDS = Path("results"), Path("shards")
 HTML = "index.html"
 CLAIMS = f"""Chance alone leads to a claim, at any radius, in at most \
 {one_minus(CONFIDENCE, UP, scale=tables.PERCENT)} % of tables (Holm). Images that do not tell A
@@ -34,10 +37,13 @@ like these, not about how they were trained."""
 
 
 def report_files(
-    files: list[Path], *, values: int | None = None,
+    files: list[Path], *, values: int | None = None, pictures: bool = False,
     out: Path | None, alpha: float | None, sigma: float | None
 ) -> str:  # fmt: skip
-    """Write a report of files of any kind; return the table to show and the page's path."""
+    """Write a report of files of any kind; return the table to show and the page's path.
+
+    With ``pictures``, a page of those of each file, which are of the shards here, is beside it.
+    """
     if alpha is not None:
         inside("--alpha", alpha)
     require(sigma is None or 0 < sigma < math.inf, f"--sigma: must be positive, got {sigma}")
@@ -45,11 +51,27 @@ def report_files(
     if twins := [entry.name for entry in results if _names(results).count(entry.name) > 1]:
         raise DataError(f"{twins[0]}: two files of this name; a report tells them apart by name")
     out = out or Path(f"report-{results[0].name}")
+    splits = [_split(path, entry) for path, entry in zip(files, results, strict=True) if pictures]
     shown: dict[str, Any] = {"radii": entries.default_radii(results), "confidence": CONFIDENCE}
     notes = entries.beyond(results, shown["radii"]) + _in_linf(results, values)
     report.write(results, out, subject=", ".join(_names(results)), notes=notes, **shown)
     table, false = tables.text(results, **shown), attacked.contradictions(results)
-    return "\n".join([*false, table, "", *notes, f"the report: {out / HTML}"])
+    lines = [*false, table, "", *notes, f"the report: {out / HTML}"]
+    for entry, split in zip(results, splits, strict=False):  # none, or one of each
+        page = out / f"{entry.name}-pictures.html"
+        gallery.write(page, entry, split, backend=None, files={})
+        lines.append(f"pictures: {page}")
+    return "\n".join(lines)
+
+
+def _split(path: Path, entry: Entry) -> Split:
+    """The images of votes, of the shards in this folder."""
+    if entry.votes is None or not entry.votes[0].split:
+        raise DataError(f"{path}: --pictures needs votes (.jsonl) of a split of ./{SHARDS}")
+    split = shards.read(SHARDS, entry.votes[0].split)
+    if not store.are_of_these(*entry.votes, split):
+        raise DataError(f"{path}: votes of other pictures than those of ./{SHARDS / split.name}")
+    return split
 
 
 def read(path: Path, *, alpha: float | None = None, sigma: float | None = None) -> Entry:
