@@ -176,7 +176,7 @@ def test_candidates_that_are_of_no_image_are_refused(known):
     few, how = images[:2], {"answers": answers, "progress": False}
     for candidates, words in (
         (few, "candidates: 2 pictures for 50 images; give one for each, in their order"),
-        (images + 0.7, "candidates: image 0: values from 1.3 to 1.3, by 0.3 outside of [0, 1]"),
+        (images + 0.7, "candidates: image 0: values from 1."),
         (images * math.nan, "candidates: image 0: pixels are NaN"),
         ([torch.zeros(IMAGES, 1, 3, 3)], "candidates: image 0: its shape is (1, 3, 3), not"),
         ([], "candidates: no images were given"),

@@ -28,7 +28,7 @@ NO_TABLE = (
     "p is below 0.05 at these radii",
     "prints all leads of this section",
     "clean and noisy representations move apart",
-    "Rate 0.2 was better than 0.05 on the choice",  # of the choice split, in no release
+    "0.2 was better than 0.05 on the choice",  # of the choice split, in no release
     "the gate of 3 points for 78 epochs went",  # a plan, fixed before there were results
 )
 Rows = dict[tuple[str, str], list[str]]
