@@ -75,16 +75,17 @@ def main() -> None:
 
 
 def differences(made: dict[int, np.ndarray]) -> list[dict[str, str]]:
-    """Longer minus shorter: over all networks and images, and over encoders and images."""
+    """Longer minus shorter: over networks and images, and over encoders and images.
+
+    Networks from scratch stand beside several encoders, so that there are only as many as these.
+    """
     rows = []
     for longer, shorter in PAIRS:
         if longer in made and shorter in made:
             apart = made[longer].astype(float) - made[shorter]  # [encoders, seeds, images]
             row = {"epochs": f"{longer} minus {shorter}"}
-            for of, values in (
-                ("networks", apart.reshape(-1, apart.shape[-1])),
-                ("encoders", apart.mean(axis=1)),
-            ):
+            each = apart.reshape(-1, apart.shape[-1]) if shorter else apart.mean(axis=0)
+            for of, values in (("networks", each), ("encoders", apart.mean(axis=1))):
                 mean, p = crossed_mean(values, confidence=CONFIDENCE)
                 row[of] = f"{100 * mean.value:+.2f} [{100 * mean.low:.2f}, {100 * mean.high:.2f}]"
                 row[f"p over {of}"] = f"{p:.2g}"

@@ -124,11 +124,12 @@ def cifar10(page: Page) -> None:
         and by["view", "on the last target"][3] < fast[3]
     )
     assert slow[1] > middle[1] > fast[1]
-    gain = values(lengths["difference", "[95 %]"])[1]
+    gain = values(lengths["78 minus 5", "[95 %]"])[1]
     page.says("**A longer pre-training helps these encoders by {} points** (p = {})",
-              gain, values(lengths["difference", "p"])[1])  # fmt: skip
+              gain, values(lengths["78 minus 5", "p"])[1])  # fmt: skip
     ends = [values(lengths[length, "6"])[1] for length in ("78", "5")]
     assert abs(ends[0] - ends[1] - gain) < 0.101
+    assert max(map(abs, values(lengths["5 minus 0", "[95 %]"]))) < 0.05
 
 
 def digits(page: Page) -> None:
