@@ -66,7 +66,7 @@ class Part(NamedTuple):
 
     preset: str
     stages: tuple[str, ...]  # patterns, in the order of their value
-    back: tuple[str, ...]  # kinds of stages
+    back: tuple[str, ...] = ("pretrain", "train", "denoise")  # kinds of stages
     ablation: str = ""
 
     def params(self) -> Node:
@@ -78,12 +78,10 @@ class Part(NamedTuple):
         return variants.compose(whole, variants.read(path)[self.preset], where=str(path))
 
 
-MADE = ("pretrain", "train", "denoise")
 PARTS = {
     "trend": Part(
         "cifar10-pretraining",
         tuple(f"train@resnet9-{which}-*" for which in ("e78", "e5", "scratch", "e20")),
-        MADE,
     ),
     "breadth": Part(
         "cifar10-all",
@@ -99,10 +97,9 @@ PARTS = {
                 "smoothmix-s050",
             )
         ),
-        MADE,
     ),
     "denoised": Part(
-        "cifar10-denoised", ("denoise@unet", "train@resnet9-clean", "denoise@dncnn-s025"), MADE
+        "cifar10-denoised", ("denoise@unet", "train@resnet9-clean", "denoise@dncnn-s025")
     ),
     "search": Part("cifar10-cpu", ("represent@*",), ("represent",), "pretraining"),
 }

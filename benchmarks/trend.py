@@ -31,40 +31,40 @@ PAIRS = ((78, 5), (78, 0), (20, 5), (20, 0), (5, 0))  # the first is that of the
 CONFIDENCE = 0.95
 
 
-def hits(length: int, rate: str, radius: float) -> np.ndarray:
-    """Who is certified [encoders, seeds of fine-tuning, images]; empty unless all are here."""
+def read(length: int, rate: str) -> list[list[pd.DataFrame]]:
+    """Certificates [encoders][seeds of fine-tuning]; none unless all encoders have as many."""
     paths = [
         [Path(f"certificates/resnet9-{one}-{rate}-f{seed}.csv") for seed in range(SEEDS)]
         for one in LENGTHS[length]
     ]
     here = [[path for path in each if path.exists()] for each in paths]
     if any(len(each) != len(here[0]) for each in here) or not here[0]:
-        return np.empty((0, 0, 0))
-    tables = [[pd.read_csv(path) for path in each] for each in here]
+        return []
+    return [[pd.read_csv(path) for path in each] for each in here]
+
+
+def hits(tables: list[list[pd.DataFrame]], radius: float) -> np.ndarray:
+    """Who is certified, [encoders, seeds of fine-tuning, images]."""
     return np.array([[statistics.certified(table, radius) for table in each] for each in tables])
 
 
 def main() -> None:
     radii = Present().params.report.radii
-    found = {(k, rate): hits(k, rate, 0.0) for k in LENGTHS for rate in RATES}
+    found = {(length, rate): read(length, rate) for length in LENGTHS for rate in RATES}
     rows = []
-    for (length, rate), first in found.items():
-        if first.size:
-            shares = [100 * hits(length, rate, radius).mean() for radius in radii]
+    for (length, rate), tables in found.items():
+        if tables:
+            shares = [100 * hits(tables, radius).mean() for radius in radii]
             rows.append(
-                {"epochs": length, "rate": rate, "networks": first.shape[0] * first.shape[1]}
-                | {
-                    f"r = {radius:g}": f"{share:.1f}"
-                    for radius, share in zip(radii, shares, strict=True)
-                }
+                {"epochs": length, "rate": rate, "networks": len(tables) * len(tables[0])}
+                | {f"r = {r:g}": f"{share:.1f}" for r, share in zip(radii, shares, strict=True)}
                 | {"mean": f"{np.mean(shares):.2f}"}
             )
     print(markup.markdown(pd.DataFrame(rows)))
-    whole = {
-        length: rate for length, rate in CHOSEN.items() if found[length, rate].shape[1] == SEEDS
-    }
+    whole = {length: found[length, rate] for length, rate in CHOSEN.items()}
+    whole = {length: of for length, of in whole.items() if of and len(of[0]) == SEEDS}
     for radius in radii:
-        made = {length: hits(length, rate, radius) for length, rate in whole.items()}
+        made = {length: hits(tables, radius) for length, tables in whole.items()}
         if rows := differences(made):
             print(f"\nr = {radius:g}, in points\n\n{markup.markdown(pd.DataFrame(rows))}")
         if made.keys() == LENGTHS.keys():
