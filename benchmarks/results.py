@@ -10,6 +10,7 @@ import argparse
 import json
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pandas as pd
 
 from pipeline.project.differences import lines
 from pipeline.project.stale import Present
+from pipeline.project.work import Planned
 from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired
@@ -36,6 +38,7 @@ def main() -> None:
     present = Present()
     whole = present.params
     found = up_to_date(present)
+    missing = sorted(whole.evals.keys() - {entry.name for entry in found})
     shown = {"radii": whole.report.radii, "confidence": whole.report.confidence}
     chapter = CHAPTER.format(
         title=asked.title,
@@ -46,7 +49,7 @@ def main() -> None:
         alpha=f"{whole.certify.alpha:g}",
         confidence=f"{100 * whole.report.confidence:g}",
         note=asked.note,
-        machine=noted(f"sample@{found[0].name}")["machine"],
+        missing=f"\n\nNot certified yet: {', '.join(missing)}." if missing else "",
         accuracy=markup.markdown(tables.accuracy_table(found, **shown)),
         costs=markup.markdown(costs(whole, found)),
         reference=asked.reference,
@@ -58,8 +61,9 @@ def main() -> None:
 
 
 def up_to_date(present: Present) -> list[Entry]:
-    """Return the certificates of all evaluations; a stale one ends the program."""
-    found = present.evaluations(present.params.evals)
+    """Return the certificates that are here; a stale one ends the program."""
+    here = {path.stem for path in Path("certificates").glob("*.csv")}
+    found = present.evaluations(name for name in present.params.evals if name in here)
     if stale := lines([(entry.name, entry.stale) for entry in found]):
         sys.exit("\n".join(stale))
     return found
@@ -86,8 +90,9 @@ Made by `{command}`, written down by `python -m benchmarks.results`.
 A gradient evaluation is a forward pass of the network for one image that is followed by a backward
 one, of an attack too. A pre-training counts for each of the runs that start from it with its equal
 share; a denoiser counts whole, with those that it starts from, and with the classifier behind it.
-Seconds are those of the stages on one machine ({machine}), beside other work; calls are of
-networks, for one noisy draw.
+Operations are all of the training, the passes without a gradient too, two per multiply-add. Seconds
+are those of the stages, beside other work, on the kind of device that is named; calls are of
+networks, for one noisy draw.{missing}
 
 {costs}
 ## {reference} against each
@@ -123,18 +128,20 @@ def calls_of(whole: Params, name: str) -> dict[str, int]:
 
 def costs(whole: Params, found: list[Entry]) -> pd.DataFrame:
     """The cost of training and certifying each entry."""
-    rows = []
+    rows, planned = [], Planned(whole)
     for entry in found:
         name = whole.evals[entry.name].run
-        parts = trained(whole, name)
+        parts = trained(whole, planned, name)
         calls = calls_of(whole, name)
         sampled = noted(f"sample@{entry.name}")
         rows.append(
             {
                 "σ": entries.sigma(entry),
                 "method": entries.label(entry, found),
-                "gradient evaluations": f"{sum(gradients for gradients, _ in parts):,.0f}",
-                "training, s": f"{sum(seconds for _, seconds in parts):.0f}",
+                "gradient evaluations": f"{sum(part.gradients for part in parts):,.0f}",
+                "training, TFLOP": f"{sum(part.operations for part in parts) / 1e12:,.0f}",
+                "s": f"{sum(part.seconds for part in parts):.0f}",
+                "on": ", ".join(sorted({part.device for part in parts})),
                 "calls a draw": " + ".join(f"{n} {what}" for what, n in calls.items() if n),
                 "draws an image": f"{sampled['draws'] / sampled['images']:,.0f}",
                 "certification, ms an image": f"{1e3 * sampled['seconds'] / sampled['images']:.0f}",
@@ -143,37 +150,52 @@ def costs(whole: Params, found: list[Entry]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def trained(whole: Params, name: str) -> list[tuple[float, float]]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What a stage took, or a ``share`` of it."""
+
+    gradients: float
+    operations: float
+    seconds: float
+    device: str
+
+
+def cost(planned: Planned, stage: str, *, share: float = 1.0) -> Cost:
+    """The cost of a stage, by its provenance."""
+    note, work = noted(stage), planned.stage(stage)
+    return Cost(
+        gradients=share * note["gradient_evaluations"],
+        operations=share * ((work and work.operations) or float("nan")),
+        seconds=share * note["seconds"],
+        device=note["device"],
+    )
+
+
+def trained(whole: Params, planned: Planned, name: str) -> list[Cost]:
     """The cost of training all runs of a classifier, and of its denoiser."""
     if name in whole.purified:
         cfg = whole.purified[name]
-        return [*denoising(whole, cfg.denoiser), *trained(whole, cfg.run)]
-    return [training(whole, run) for run in whole.runs_of(name) or [name]]
+        return [*denoising(whole, planned, cfg.denoiser), *trained(whole, planned, cfg.run)]
+    return [part for run in whole.runs_of(name) or [name] for part in training(whole, planned, run)]
 
 
-def denoising(whole: Params, folder: str) -> list[tuple[float, float]]:
+def denoising(whole: Params, planned: Planned, folder: str) -> list[Cost]:
     """The cost of a denoiser and of those it started from; empty if it was imported."""
     kind, _, name = folder.partition("/")
     if kind != "denoisers":
         return []
-    return [*denoising(whole, whole.denoisers[name].start), cost(f"denoise@{name}")]
+    before = denoising(whole, planned, whole.denoisers[name].start)
+    return [*before, cost(planned, f"denoise@{name}")]
 
 
-def training(whole: Params, name: str) -> tuple[float, float]:
-    """Gradient evaluations and seconds of a run, with its share of the pre-training."""
-    start = whole.runs[name].start
-    gradients, seconds = cost(f"train@{name}")
-    if start.startswith("pretrained/"):
-        sharers = sum(run.start == start for run in whole.runs.values())
-        shared = cost(f"pretrain@{start.removeprefix('pretrained/')}")
-        gradients, seconds = gradients + shared[0] / sharers, seconds + shared[1] / sharers
-    return gradients, seconds
-
-
-def cost(stage: str) -> tuple[float, float]:
-    """Gradient evaluations and seconds of one stage."""
-    note = noted(stage)
-    return note["gradient_evaluations"], note["seconds"]
+def training(whole: Params, planned: Planned, name: str) -> list[Cost]:
+    """The cost of a run, and its share of the pre-training."""
+    kind, _, encoder = whole.runs[name].start.partition("/")
+    own = cost(planned, f"train@{name}")
+    if kind != "pretrained":
+        return [own]
+    sharers = sum(run.start == f"pretrained/{encoder}" for run in whole.runs.values())
+    return [cost(planned, f"pretrain@{encoder}", share=1 / sharers), own]
 
 
 def against(
