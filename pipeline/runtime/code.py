@@ -182,6 +182,11 @@ class _Bare(ast.NodeTransformer):
 
     visit_AsyncFunctionDef = visit_FunctionDef
 
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        # Python 3.12 alone ends a format of nothing but a value with an empty text.
+        node.values = [v for v in node.values if not (isinstance(v, ast.Constant) and not v.value)]
+        return self.generic_visit(node)
+
     def _body(self, node: ast.Module | ast.ClassDef | ast.FunctionDef) -> ast.AST:
         match node.body:
             case [ast.Expr(ast.Constant(str())), *rest]:
