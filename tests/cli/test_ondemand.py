@@ -82,7 +82,7 @@ def test_a_budget_ends_soundly_and_says_so(checkout: Workspace, monkeypatch):
 @pytest.mark.slow
 def test_sampling_killed_many_times_ends_with_the_same_votes(checkout: Workspace):
     """kill -9 at a random instant after the journal has grown, during one sampling."""
-    kills, draws = 15, "16000"
+    kills, draws = 4, "8000"
     command = ("rrcm", "certify", "--model", "tiny", "--sigma", "0.5", "--stop", "none")
     checkout.run(*command, "--n", draws)
     uninterrupted = drawn(checkout)
