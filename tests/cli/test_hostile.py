@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import torch
 from builders import certificates, header, limited, refused, row
 from lookalikes import declared
 from PIL import Image
@@ -31,7 +30,6 @@ from rrcm.core import ending, files
 from rrcm.core.errors import DataError
 from rrcm.data.splits import shards
 from rrcm.inference.foreign import onnx as foreign
-from rrcm.models.trained.base import checkpoint
 
 HUGE = 100 * 10**9  # bytes that a sparse file declares, and a disk does not have
 LONG = 30.0  # seconds after which a command is said to hang
@@ -361,17 +359,6 @@ def test_a_full_disk_leaves_no_half_of_a_result(command, here, monkeypatch, caps
     assert {
         path for path in here.rglob("*") if path.is_file() and path.stat().st_size <= 10
     } == set()
-
-
-def test_a_full_disk_leaves_the_old_checkpoint(tmp_path):
-    path = tmp_path / "a.safetensors"
-    checkpoint.save(path, {"w": torch.ones(4)})
-    before = path.read_bytes()
-    with limited(1000), pytest.raises(OSError, match="File too large") as caught:
-        checkpoint.save(path, {"w": torch.ones(4000)})
-
-    assert caught.value.filename == str(path)
-    assert [*tmp_path.iterdir()] == [path] and path.read_bytes() == before
 
 
 def start(*arguments: str, before: tuple[str, ...] = (), stdout: int = subprocess.PIPE):
