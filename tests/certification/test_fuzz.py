@@ -148,7 +148,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "packed.jsonl", "csv", "tsv"])
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     change=damage() | (st.binary(max_size=200) | st.text(max_size=200).map(str.encode)).map(just)
 )
