@@ -204,12 +204,7 @@ def written(tmp_path, *changes):
 
 
 def test_an_ensemble_is_described_as_a_run_is(tmp_path):
-    found = parameters.load(
-        written(
-            tmp_path,
-            ("evals.both", plain(MORE)["evals"]["both"]),
-        )
-    )
+    found = parameters.load(written(tmp_path, ("evals.both", plain(MORE)["evals"]["both"])))
     whole = found.classifiers()["tiny-both-s050"]
 
     assert found.runs_of("tiny-both-s050") == [RUN, "tiny-gaussian-s050"]  # by place
