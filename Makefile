@@ -6,7 +6,8 @@ BIN := .venv/bin
 # DVC runs stages through a shell: they must find this environment's python first.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONUNBUFFERED := 1
-WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+# One more than cores: a fifth of the time tests wait, for a server, a lock or a kill.
+WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 1)))
 JOBS ?= 2
 
 .PHONY: help demo test test-all check docs bench gpu gpu-cifar10 env lock audit data clean release

@@ -1,5 +1,6 @@
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,10 +29,23 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Workspace:
-    """A miniature checkout after `dvc repro`; tests must not change it."""
+def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder of all processes of this test run."""
     base = tmp_path_factory.getbasetemp()
-    return workspace.finished(base if worker_id == "master" else base.parent)
+    return base if worker_id == "master" else base.parent
+
+
+@pytest.fixture(scope="session")
+def finished(shared: Path) -> Workspace:
+    """A miniature checkout after `dvc repro`; tests must not change it."""
+    path = shared / "a finished workspace"  # paths with spaces must work
+    return workspace.once(path, workspace.finish)
+
+
+@pytest.fixture(scope="session")
+def extended(shared: Path, finished: Workspace) -> Workspace:
+    """`finished`, with tests/mini-more.yaml; tests must not change it."""
+    return workspace.once(shared / "extended", partial(workspace.extend, finished))
 
 
 @pytest.fixture

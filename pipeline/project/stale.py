@@ -160,11 +160,7 @@ class Present:
             return Described(method=run, stale=stale or (f"nothing here says how {run} was made",))
         was: Run = past.classifiers()[run]
         return Described(
-            model=was.model,
-            method=was.method,
-            sigma=was.sigma,
-            seed=was.seed,
-            stale=stale,
+            model=was.model, method=was.method, sigma=was.sigma, seed=was.seed, stale=stale
         )
 
     def _past(self, recorded: Mapping[str, Any], run: str) -> Params | None:

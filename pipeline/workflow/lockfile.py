@@ -154,10 +154,7 @@ def _put(stages: Mapping[str, Any]) -> None:
 
 
 def adopt(
-    entries: Mapping[str, Any],
-    *,
-    over: Mapping[str, Any] | None = None,
-    stop: Event | None = None,
+    entries: Mapping[str, Any], *, over: Mapping[str, Any] | None = None, stop: Event | None = None
 ) -> None:
     """Write entries to dvc.lock atomically, under DVC's lock; others stay. See `edited`.
 

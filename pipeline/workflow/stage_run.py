@@ -162,11 +162,7 @@ class Output:
     """Parses the output of a stage into lines, progress and outcome."""
 
     def __init__(
-        self,
-        name: str,
-        *,
-        say: Callable[[str], None],
-        progressed: Callable[[float, str], None],
+        self, name: str, *, say: Callable[[str], None], progressed: Callable[[float, str], None]
     ) -> None:
         """Parse the output of the stage ``name``; see `run` for the callbacks."""
         self.name, self._say, self._progressed = name, say, progressed

@@ -92,10 +92,7 @@ def choose(
         write_json(path, [asdict(one) for one in candidates])
     fastest = candidates[0]
     draws = dataclasses.replace(
-        draws,
-        backend=fastest.backend,
-        precision=fastest.precision,
-        batch_size=fastest.batch_size,
+        draws, backend=fastest.backend, precision=fastest.precision, batch_size=fastest.batch_size
     )
     return draws, candidates
 

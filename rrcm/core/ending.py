@@ -18,10 +18,7 @@ SAVES = "RRCM_SAVE_SECONDS"
 UNLOADED = ("failed to map segment", "annot allocate memory")  # libraries, for lack of memory
 LONGEST = 600  # characters of an error; file names and contents may have any length
 HINTS = {
-    **dict.fromkeys(
-        FULL,
-        "; make room and run the same command again, what was saved is kept",
-    ),
+    **dict.fromkeys(FULL, "; make room and run the same command again, what was saved is kept"),
     **dict.fromkeys(
         (errno.EACCES, errno.EPERM, errno.EROFS),
         "; get the right to it, or work in a folder of your own",

@@ -137,11 +137,7 @@ def folder(
     files = [names[place] for place in places]
     again = duplicates.line(duplicates.digests(split), split.labels.tolist())
     return Folder(
-        split=split,
-        files=files,
-        left_out=left_out,
-        passed_over=passed_over,
-        duplicates=again,
+        split=split, files=files, left_out=left_out, passed_over=passed_over, duplicates=again
     )
 
 

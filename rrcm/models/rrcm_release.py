@@ -88,11 +88,7 @@ def _unwrap(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _shape(
-    path: Path,
-    tensors: dict[str, Tensor],
-    projector: dict[str, Tensor],
-    *,
-    heads: int | None,
+    path: Path, tensors: dict[str, Tensor], projector: dict[str, Tensor], *, heads: int | None
 ) -> dict[str, Any]:
     """``models.<name>`` of params.yaml, from the shapes of the embeddings and the blocks."""
     kernel, positions = "patch_embed.proj.weight", "pos_embed"

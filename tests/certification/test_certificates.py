@@ -81,8 +81,7 @@ def test_the_class_is_chosen_by_the_first_votes_only():
 
 
 @pytest.mark.parametrize(
-    ("n_A", "n_B", "one", "two"),
-    [(60_000, 20_000, 0.2409, 0.5334), (45_000, 25_000, 0.0, 0.2608)],
+    ("n_A", "n_B", "one", "two"), [(60_000, 20_000, 0.2409, 0.5334), (45_000, 25_000, 0.0, 0.2608)]
 )
 def test_two_classes_certify_more_than_one(n_A, n_B, one, two):
     """Golden: from the formulas of Cohen et al. and Clopper-Pearson, at n = 100,000."""

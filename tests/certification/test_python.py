@@ -329,7 +329,7 @@ class Calibrated(Brightness):
         return super().forward(x - (self.mean if self.where == "buffer" else self.kept))
 
 
-@pytest.mark.parametrize("most", range(1, 24))
+@pytest.mark.parametrize("most", (1, 2, 5, 11, 23))
 def test_a_network_that_is_set_by_its_first_calls_is_refused_however_many_these_are(most):
     for where in ("number", "buffer", "pictures"):
         with refused(BackendError, "Calibrated: ", "and keep it fixed"):

@@ -68,10 +68,7 @@ def allowed(alpha):
 
 @pytest.mark.parametrize(
     ("stop", "name", "margin"),
-    [
-        *((stop, "cohen", 0.3) for stop in CONSTANTS),
-        ("grid", "two_class", 0.0),
-    ],
+    [*((stop, "cohen", 0.3) for stop in CONSTANTS), ("grid", "two_class", 0.0)],
 )
 def test_a_certificate_is_false_with_probability_alpha_at_most(stop, name, margin):
     """On the boundary itself, whatever is certified is false."""

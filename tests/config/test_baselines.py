@@ -29,7 +29,7 @@ LBD = {  # Consistency's and stability training's lambda at the three sigmas
 ATTACKS = {  # attack, 256 epsilon, steps, noisy copies at the three sigmas
     ("cifar10", "smoothadv"): [("pgd", 255, 10, 8), ("pgd", 512, 2, 2), ("pgd", 512, 10, 2)],
     ("cifar10", "smoothadv_consistency"): [
-        *[("pgd", 255, 10, 4), ("pgd", 512, 10, 2), ("pgd", 512, 10, 2)],
+        *[("pgd", 255, 10, 4), ("pgd", 512, 10, 2), ("pgd", 512, 10, 2)]
     ],
     ("imagenet", "smoothadv"): [("ddn", 512, 2, 1), ("pgd", 255, 1, 1), ("pgd", 512, 1, 1)],
 }

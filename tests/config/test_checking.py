@@ -120,7 +120,7 @@ cases = st.deferred(  # a preset, and a leaf of it
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(cases, st.sampled_from(HOSTILE))
 def test_any_value_anywhere_is_understood_or_refused_in_one_line(case, value):
     """No other exception, no wait: what a slip makes of a number is no size of anything here."""

@@ -41,11 +41,7 @@ CUT = {"scale": [0.08, 1.0], "ratio": [0.75, 1.3333333]}
 COLOUR = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.2, "hue": 0.1, "p": 0.8}
 SEEN = [{"resized_crop": CUT}, {"jitter": COLOUR}, {"grey": {"p": 0.2}}]
 VIEWS = {  # code: MoCo-v3's two views; the third only flipped
-    "first": [
-        *SEEN,
-        {"blur": {"sigma": [0.1, 2.0], "p": 1.0}},
-        {"flip": {"p": 0.5}},
-    ],
+    "first": [*SEEN, {"blur": {"sigma": [0.1, 2.0], "p": 1.0}}, {"flip": {"p": 0.5}}],
     "second": [
         *SEEN,
         {"blur": {"sigma": [0.1, 2.0], "p": 0.1}},
@@ -61,10 +57,7 @@ AUGMENT = {  # log, but for CIFAR-10, where they have none
         {"randaugment": {"policy": "rand-m9-mstd0.5-inc1"}},
         {"flip": {"p": 0.5}},
     ],
-    ("imagenet", "s050"): [
-        {"resized_crop": CUT | {"scale": [0.4, 1.0]}},
-        {"flip": {"p": 0.5}},
-    ],
+    ("imagenet", "s050"): [{"resized_crop": CUT | {"scale": [0.4, 1.0]}}, {"flip": {"p": 0.5}}],
     ("imagenet", "s100"): [{"flip": {"p": 0.5}}],
 }
 

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import pickle
+from collections import defaultdict
 
 import numpy as np
 import pandas as pd
@@ -87,6 +88,8 @@ def smuggled(owned: str) -> dict[str, tuple[object, str]]:
         "object scalar": (Says(scalar, (np.dtype("O"), make)), mkdir),
         "dtype": (Says(np.dtype, (make,)), mkdir),
         "subclass": (Says(type, ("N", (argparse.Namespace,), {})), "type"),
+        "module": (torch.nn.Sequential(), "torch.nn.modules.container.Sequential"),
+        "defaultdict": (defaultdict(list), "collections.defaultdict"),
     }
 
 
@@ -104,6 +107,9 @@ def test_what_a_checkpoint_may_hold_smuggles_nothing(tmp_path, case, old):
     with refused(CheckpointError, f"{path}: "):
         state_dict.find(path, ["state_dict"], hint="")
     assert not (tmp_path / "owned").exists()
+    if case == "option":  # the control: others execute it
+        pickle.loads(path.read_bytes())
+        assert (tmp_path / "owned").exists()
 
 
 def test_what_stands_beside_the_weights_is_not_made(tmp_path):

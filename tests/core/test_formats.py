@@ -109,11 +109,7 @@ def labels(path: Path) -> None:
 READERS = {  # the ending of what it reads, the reader, kinds of `KINDS` that it reads
     "ONNX": (".onnx", _onnx_file.read, ("onnx",)),
     "weights": (".pth", lambda path: state_dict.load(path, hint=""), ("torch",)),
-    "safetensors": (
-        ".safetensors",
-        lambda path: state_dict.load(path, hint=""),
-        ("safetensors",),
-    ),
+    "safetensors": (".safetensors", lambda path: state_dict.load(path, hint=""), ("safetensors",)),
     "pictures": (".png", lambda path: pictures.read(path, FIT), ("picture",)),
     "labels": (".csv", labels, ()),
     "classes": (".txt", class_names, ()),

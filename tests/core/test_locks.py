@@ -92,9 +92,6 @@ def test_what_another_user_put_in_the_place_of_a_lock_is_refused_at_once(tmp_pat
         make = {"link": path.symlink_to, "name": path.hardlink_to, "folder": lambda _: path.mkdir()}
         make.get(kind, lambda _: os.mkfifo(path))(victim)
 
-    with (
-        refused(StageError, f"{path}: must be a plain file"),
-        locks.alone(path, "work", say=print),
-    ):
+    with refused(StageError, f"{path}: must be a plain file"), locks.alone(path, "work", say=print):
         raise AssertionError("it was taken")
     assert victim.read_text() == "the work of years"

@@ -49,10 +49,7 @@ def test_a_data_set_is_its_files_in_their_order(source: Path, tmp_path: Path, pa
 
 
 @many
-@given(
-    st.lists(st.integers(0, 5), min_size=1, max_size=3),
-    st.integers(0, 2**32 - 1),
-)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=3), st.integers(0, 2**32 - 1))
 def test_an_array_is_read_as_it_was_written(shape, seed):
     """By the format's definition, for any number of axes and lengths."""
     array = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)

@@ -155,11 +155,7 @@ def test_a_crop_is_that_of_timm(size, side, ratio, interpolation):
 
     picture = Image.fromarray(RNG.integers(0, 256, (*size, 3), dtype=np.uint8))
     transform = create_transform(
-        (3, side, side),
-        interpolation=interpolation,
-        mean=(0, 0, 0),
-        std=(1, 1, 1),
-        crop_pct=ratio,
+        (3, side, side), interpolation=interpolation, mean=(0, 0, 0), std=(1, 1, 1), crop_pct=ratio
     )
     fit = Fit(shape=(3, side, side), resize="crop", ratio=ratio, interpolation=interpolation)
 
@@ -171,9 +167,7 @@ def test_a_crop_is_that_of_timm(size, side, ratio, interpolation):
 def test_a_thread_of_pixels_is_not_cropped():
     with refused(DataError, "long.png: 2000000 x 1 pixels are too oblong to crop"):
         pictures.pixels(
-            Image.new("L", (2_000_000, 1)),
-            Fit(shape=(1, 224, 224), resize="crop"),
-            name="long.png",
+            Image.new("L", (2_000_000, 1)), Fit(shape=(1, 224, 224), resize="crop"), name="long.png"
         )
 
 

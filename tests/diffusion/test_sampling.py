@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -214,12 +213,6 @@ def test_grey_levels_are_those_of_the_data():
     x = torch.tensor([-3.0, -1.0, -0.95, 0.0, 0.9, 1.0, 2.0]).view(1, 1, 1, 7)
 
     assert sampling.pictures(x, max_value=16).ravel().tolist() == [0, 0, 0, 8, 15, 16, 16]
-
-
-def test_the_library_of_the_sampler_gives_no_warning():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        sampling._solver(told_model()[0], steps=5)
 
 
 @pytest.mark.parametrize(

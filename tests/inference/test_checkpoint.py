@@ -1,13 +1,9 @@
 """A checkpoint of another program is the function that its repository describes, or is refused."""
 
 import argparse
-import collections
-import os
-import pickle
 from pathlib import Path
 
 import field_checkpoints as field
-import numpy as np
 import pytest
 import timm
 import torch
@@ -198,60 +194,6 @@ def test_another_network_is_refused_in_one_line_that_says_what_it_looks_like(tmp
 
     with refused(CheckpointError, f"{path}: ", words):
         Backend([path], sigma=SIGMA)
-
-
-class Evil:
-    """Makes a file when it is unpickled, or when its state is set."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.marker}",)
-
-
-def scalar(evil: Evil) -> object:
-    """An object array's element, which NumPy's own scalar() would unpickle."""
-
-    class Scalar:
-        def __reduce__(self):
-            return np._core.multiarray.scalar, (np.dtype("O"), pickle.dumps(evil))
-
-    return Scalar()
-
-
-HOSTILE = {
-    "whole module": (lambda evil: torch.nn.Sequential(torch.nn.Linear(2, 2)), "torch.nn.modules"),
-    "os.system": (
-        lambda evil: cohen(field.SMALL) | {"epoch": evil},
-        "it calls posix.system, and is",
-    ),
-    "defaultdict": (
-        lambda evil: cohen(field.SMALL) | {"log": collections.defaultdict(list)},
-        "it calls collections.defaultdict",
-    ),
-    "state": (lambda evil: {"state_dict": argparse.Namespace(a=1)}, "expected a state dict"),
-    "object scalar": (lambda evil: cohen(field.SMALL) | {"best": scalar(evil)}, ""),  # passed over
-}
-
-
-@pytest.mark.parametrize("zipped", [True, False])
-@pytest.mark.parametrize("case", HOSTILE)
-def test_nothing_in_a_file_is_executed(tmp_path: Path, case: str, zipped: bool):
-    make, words = HOSTILE[case]
-    marker = tmp_path / "executed"
-    options = {"_use_new_zipfile_serialization": zipped}
-    (path,) = written(tmp_path, make(Evil(marker)), **options)
-
-    if words:
-        with refused(CheckpointError, f"{path}: ", words):
-            Backend([path], sigma=SIGMA)
-    else:
-        assert Backend([path], sigma=SIGMA).classes == [*map(str, range(10))]
-    assert not marker.exists()
-    if case == "os.system":  # the control: others execute it
-        torch.load(path, weights_only=False)
-        assert marker.exists()
 
 
 @pytest.mark.parametrize("zipped", [True, False])

@@ -216,10 +216,7 @@ def votes(scores: np.ndarray) -> np.ndarray:
 
 INT64 = TensorProto.INT64
 KINDS = {
-    "1 x 1": (
-        ends_in([node("Unsqueeze", "scores", "at")], ["n", 3, 1, 1], at=[2, 3]),
-        lambda e: e,
-    ),
+    "1 x 1": (ends_in([node("Unsqueeze", "scores", "at")], ["n", 3, 1, 1], at=[2, 3]), lambda e: e),
     "softmax": (ends_in([node("Softmax", "scores")], ["n", 3]), lambda e: softmax(e, axis=1)),
     "logit": (
         ends_in([FIRST, node("Identity", "one")], ["n", 1], **ONE),

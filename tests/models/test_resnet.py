@@ -46,8 +46,7 @@ def pixels(count, **changed):
 
 
 @pytest.mark.parametrize(
-    ("size", "parameters", "published"),
-    [("20", 0.27e6, 272_474), ("110", 1.7e6, 1_730_714)],
+    ("size", "parameters", "published"), [("20", 0.27e6, 272_474), ("110", 1.7e6, 1_730_714)]
 )
 def test_small_networks_have_as_many_parameters_as_published(size, parameters, published):
     """Counted by hand, with 10 classes; He et al., table 6, to two digits.

@@ -55,7 +55,7 @@ def test_inputs_without_dvc_are_those_that_dvc_has(
         assert without_dvc.inputs(name) == with_dvc.inputs(name), name
 
 
-@pytest.mark.parametrize("preset", ["cifar10-all", "digits-all", "digits-diffusion", "imagenet"])
+@pytest.mark.parametrize("preset", ["digits-diffusion", "imagenet"])
 def test_so_they_are_in_presets(preset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Parameters, and names of files, which are not there."""
     shutil.copy(ROOT / "dvc.yaml", tmp_path)

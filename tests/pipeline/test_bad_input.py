@@ -61,11 +61,7 @@ CASES = {
         lambda: sample.main(EVAL),
         "backend onnx",
     ),
-    "altered shard": (
-        alter_shard,
-        lambda: train.main(RUN),
-        "shards/train/000000.tar: SHA-256 is",
-    ),
+    "altered shard": (alter_shard, lambda: train.main(RUN), "shards/train/000000.tar: SHA-256 is"),
     "checkpoint of another architecture": (
         lambda checkout: checkout.edit(lambda p: p["models"]["tiny"].update(patch_size=2)),
         lambda: train.main(RUN),

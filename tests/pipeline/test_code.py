@@ -240,8 +240,10 @@ def test_an_edit_runs_what_runs_it(preset: str, tmp_path: Path, monkeypatch: pyt
         assert len(EDITS) > 20
         old = changed()
         assert old <= {"report"}  # which had the runs of presets/mnist-all.yaml
-        for name, (file, edit, *expected) in EDITS.items():
-            path, patterns = Path(file), expected[[*PRESETS].index(preset)]
+        for name, (file, edit, digits, mnist) in EDITS.items():
+            path, patterns = Path(file), digits if preset == "digits" else mnist
+            if preset == "mnist" and mnist == digits:
+                continue  # of the same graph the same, which digits show
             before = path.read_text() if path.exists() else ""
             path.unlink() if edit is None else path.write_text(edit(before))
 

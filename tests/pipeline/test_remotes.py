@@ -4,9 +4,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 from workspace import EVAL, RUN, Workspace
 
 OF_RUN = [
@@ -32,6 +30,9 @@ def contents(checkout: Workspace, *paths: str) -> set[str]:
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A client of an S3-compatible server on loopback, with an empty bucket."""
+    import boto3  # seconds, which only the process that runs this should pay
+    from moto.server import ThreadedMotoServer
+
     for name, value in KEYS.items():
         monkeypatch.setenv(name, value)
     server = ThreadedMotoServer("127.0.0.1", port=0)

@@ -157,16 +157,6 @@ def test_the_core_names_the_extra_of_what_it_lacks(core: Run, place: Path):
 
 
 @pytest.mark.slow
-def test_a_checkout_names_the_extra_of_its_commands(tmp_path: Path):
-    core = environment(tmp_path / "env", checkout=True)
-    for command in ("repro", "pull", "data", "flow"):
-        words = {"data": ("digits",), "flow": ("run",)}.get(command, ())
-        said = core("python", "cli.py", command, *words, cwd=ROOT, fails=True)
-
-        assert said == f'error: rrcm {command}: needs the extra "flow": pip install "rrcm[flow]"\n'
-
-
-@pytest.mark.slow
 def test_modules_of_the_core_import_without_extras(core: Run, tmp_path: Path):
     lines = core("python", "-c", ALL_MODULES, cwd=tmp_path).splitlines()
     lacking = {module: EXTRAS[package] for module, package in map(str.split, lines)}
@@ -257,13 +247,16 @@ def test_the_wheel_has_one_package_and_its_own_commands_alone(core: Run, elsewhe
 
 
 @pytest.mark.slow
-def test_an_install_of_a_checkout_has_its_commands(elsewhere: Path):
+def test_an_install_of_a_checkout_has_its_commands_and_they_name_their_extra(elsewhere: Path):
     """Wherever it is started, and whatever else is called pipeline there."""
     before = {*ROOT.glob("*"), *ROOT.glob("pipeline/*")}
-    run = environment(elsewhere / "env", "train", "flow", checkout=True)
+    run = environment(elsewhere / "env", checkout=True)
     assert {*ROOT.glob("*"), *ROOT.glob("pipeline/*")} == before, "a build leaves nothing behind"
 
     listed = run("rrcm", "--help", cwd=elsewhere)
 
     assert "\n  certify " in listed and "\n  repro " in listed
-    assert "not found" in run("rrcm", "check", cwd=elsewhere, fails=True)
+    for command in ("repro", "pull", "data digits", "flow run"):
+        said = run("rrcm", *command.split(), cwd=ROOT, fails=True)
+        name = command.partition(" ")[0]
+        assert said == f'error: rrcm {name}: needs the extra "flow": pip install "rrcm[flow]"\n'

@@ -6,12 +6,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-import mlflow
 import pytest
-import wandb
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from typer.testing import CliRunner
-from wandb.proto.wandb_internal_pb2 import Record
 from workspace import RUN, Workspace
 
 from pipeline.project.log import log
@@ -61,7 +57,12 @@ def accuracy() -> float:
     return json.loads(Path(f"provenance/{STAGE}.json").read_text())["validation_accuracy"]
 
 
+# Sinks take seconds to import, which only the process that runs a test should pay.
+
+
 def test_tensorboard_has_the_curves_and_the_accuracy(here: Workspace, tmp_path: Path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     for _ in range(2):  # the second time in place of the first
         said = send("tensorboard", tmp_path)
         (folder,) = (tmp_path / STAGE).iterdir()
@@ -81,6 +82,8 @@ def test_tensorboard_has_the_curves_and_the_accuracy(here: Workspace, tmp_path: 
 
 
 def test_mlflow_has_each_training_once_and_each_step_once(here: Workspace, tmp_path: Path):
+    import mlflow
+
     for _ in range(2):
         sent = send("mlflow", tmp_path)
         client = mlflow.MlflowClient(tracking_uri=tmp_path.as_uri())
@@ -98,6 +101,9 @@ def test_mlflow_has_each_training_once_and_each_step_once(here: Workspace, tmp_p
 
 
 def test_wandb_has_it_offline(here: Workspace, tmp_path: Path, monkeypatch):
+    import wandb
+    from wandb.proto.wandb_internal_pb2 import Record
+
     monkeypatch.setenv("WANDB_SILENT", "true")
     for _ in range(2):
         send("wandb", tmp_path, STAGE)

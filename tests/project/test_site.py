@@ -1,21 +1,18 @@
 """`make docs` makes a site of all pages and the public API, with no warning and no dead link."""
 
-import fcntl
 import html
 import inspect
 import json
 import pkgutil
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from sphinx.util.inventory import InventoryFile
-from workspace import ROOT
+from workspace import ROOT, Workspace, once
 
 import rrcm
 
@@ -29,20 +26,14 @@ COMMAND = re.search(
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """The site, built as `make docs` does, once for all processes of this test run."""
-    base = tmp_path_factory.getbasetemp()
-    shared = base if worker_id == "master" else base.parent
-    with (shared / "site.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (shared / "site.done").exists():
-            # a warning fails it: a page in no contents, a link or anchor that leads nowhere
-            program, *options = shlex.split(COMMAND)
-            command = [Path(sys.executable).parent / program, *options, shared / "site"]
-            built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-            assert built.returncode == 0, built.stderr
-            (shared / "site.done").touch()
-    return shared / "site"
+def site(shared: Path) -> Path:
+    """The site, built as `make docs` does; a page in no contents or a link to nowhere fails it."""
+    program, *options = shlex.split(COMMAND)
+
+    def make(path: Path) -> None:
+        Workspace(ROOT).run(program, *options, str(path))
+
+    return once(shared / "site", make).path
 
 
 def public() -> Iterator[tuple[str, ModuleType | None, object]]:

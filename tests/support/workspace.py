@@ -163,14 +163,31 @@ def add(params: dict[str, Any]) -> None:
         params[section].update(entries)
 
 
-def finished(shared: Path) -> Workspace:
-    """A checkout after `dvc repro`, made once however many test processes ask for it."""
-    path = shared / "a finished workspace"  # paths with spaces must work
-    with (shared / "workspace.lock").open("w") as lock:
+def once(path: Path, make: Callable[[Path], object]) -> Workspace:
+    """A checkout that ``make`` makes once, however many test processes ask for it."""
+    done = path.with_suffix(".done")
+    with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (shared / "workspace.done").exists():
-            workspace = create(path)
-            workspace.run("rrcm", "data", "digits")
-            workspace.repro()
-            (shared / "workspace.done").touch()
+        if not done.exists():
+            make(path)
+            done.touch()
     return Workspace(path)
+
+
+def finish(path: Path) -> None:
+    """A checkout after `dvc repro`."""
+    workspace = create(path)
+    workspace.run("rrcm", "data", "digits")
+    workspace.repro()
+
+
+def extend(finished: Workspace, path: Path) -> None:
+    """The same with a stage of every kind; nothing that was there runs again."""
+    both, densepure = "tiny-both-s050", "tiny-densepure-s050"
+    stages = {"denoise@tiny", "denoise@told", "generate@told", "represent@tiny", "report"}
+    stages |= {"member@first", "member@second", f"combine@{both}", f"purify@{densepure}"}
+    stages |= {f"{stage}@both" for stage in ("sample", "certify")}
+    stages |= {f"{stage}@densepure" for stage in ("sample", "certify")}
+    workspace = finished.copy(path)
+    workspace.edit(add)
+    assert workspace.repro() == stages

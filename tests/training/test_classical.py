@@ -196,12 +196,7 @@ def naive_smoothmix(network, *, one_step=False, max_norm=math.inf):
     """Equation 43, and how many images were right on average."""
     x, (noise, draw) = images(), drawn(3)
     points = attacks.pgd(
-        *(network, x, LABELS, noise),
-        sigma=SIGMA,
-        steps=3,
-        step=0.4,
-        radius=max_norm,
-        draw=draw,
+        *(network, x, LABELS, noise), sigma=SIGMA, steps=3, step=0.4, radius=max_norm, draw=draw
     )
     if one_step:  # 0.4, of which three quarters of the warm-up have been reached
         offset = points[0] - x

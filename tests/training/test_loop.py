@@ -346,8 +346,7 @@ def test_without_epochs_the_weights_are_those_at_the_start():
 
 
 @pytest.mark.parametrize(
-    ("selection", "scores", "kept"),
-    [("validation", [0.5, 0.9, 0.9, 0.3], 2), ("last", [0.7], 3)],
+    ("selection", "scores", "kept"), [("validation", [0.5, 0.9, 0.9, 0.3], 2), ("last", [0.7], 3)]
 )
 def test_the_weights_of_the_selected_epoch_are_kept(monkeypatch, selection, scores, kept):
     """The last of the best; where nothing selects, the last of all, and it is scored once."""

@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,7 +65,8 @@ def edit(values: dict[str, Any]) -> None:
 def ran() -> list[str]:
     """The stages that `rrcm repro` runs."""
     Path("ran").write_text("")
-    subprocess.run([sys.executable, "-m", "dvc", "repro", "--quiet"], check=True)
+    with Repo(".") as repo:
+        repo.reproduce()
     return Path("ran").read_text().splitlines()
 
 

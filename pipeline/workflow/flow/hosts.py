@@ -128,10 +128,7 @@ def stage(
     """
     log, stop = get_run_logger(), processes.Stop()
     environment.enter()
-    with (
-        processes.signals(stop, log.warning),
-        progress(name) as progressed,
-    ):
+    with processes.signals(stop, log.warning), progress(name) as progressed:
         try:
             with clone.at(commit, stop=stop, say=log.info):
                 lockfile.adopt(lockfile.unpack(entries), stop=stop)
@@ -183,12 +180,7 @@ def stopped(stop: processes.Stop, summary: str = "") -> State:
 
 
 def there(
-    node: Node,
-    commit: str,
-    entries: Mapping[str, Any],
-    *,
-    stop: threading.Event,
-    say: Say,
+    node: Node, commit: str, entries: Mapping[str, Any], *, stop: threading.Event, say: Say
 ) -> tuple[Done, dict[str, Any]]:
     """Have a worker run a stage; return its result and its entries for dvc.lock, not yet written.
 

@@ -183,10 +183,7 @@ def _running(
     """Run a server or worker during the block. It inherits the files ``give``."""
     with open(_log(what) if log else os.devnull, "wb") as file:
         process = processes.start(
-            command,
-            output=file.fileno() if log else None,
-            grace=FAREWELL,
-            give=give,
+            command, output=file.fileno() if log else None, grace=FAREWELL, give=give
         )
     with process:
         yield process

@@ -46,12 +46,7 @@ class BoundNoise:
     def noisy(self, x: Tensor, images: Tensor, draws: Tensor) -> Tensor:
         """Pixels [B, C, H, W] with noise added: row b has draw ``draws[b]`` of ``images[b]``."""
         return self.component.noisy(
-            x,
-            self.sigma,
-            seed=self.key,
-            images=images,
-            draws=draws,
-            max_value=self.max_value,
+            x, self.sigma, seed=self.key, images=images, draws=draws, max_value=self.max_value
         )
 
     def normals(self, images: Tensor, draws: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -137,12 +137,7 @@ class Claim:
 
     def radius(self, votes: ImageVotes, rule: Rule) -> float:
         """The radius in pixels certified if drawing stops now; 0 for abstention."""
-        got = self.certificate.certify(
-            votes,
-            rule,
-            sigma=self.sigma,
-            alpha=self.alpha,
-        )
+        got = self.certificate.certify(votes, rule, sigma=self.sigma, alpha=self.alpha)
         return got.radius
 
 

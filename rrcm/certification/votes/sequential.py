@@ -120,10 +120,7 @@ def fewest_hits(rule: Rule, end: int, radius: float) -> int:
 
     def certified(hits: int) -> bool:
         votes = ImageVotes(
-            idx=0,
-            selection=np.array([1, 0]),
-            draws=(end,),
-            counts=np.array([[hits, end - hits]]),
+            idx=0, selection=np.array([1, 0]), draws=(end,), counts=np.array([[hits, end - hits]])
         )
         return claim.radius(votes, last) >= radius + MARGIN
 

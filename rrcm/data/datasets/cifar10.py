@@ -20,14 +20,7 @@ import numpy as np
 
 from rrcm.core.errors import DataError
 from rrcm.core.files import read_bytes, unzipped
-from rrcm.data.ingest.listing import (
-    Contents,
-    Listing,
-    Origin,
-    copy,
-    of_arrays,
-    require_official,
-)
+from rrcm.data.ingest.listing import Contents, Listing, Origin, copy, of_arrays, require_official
 
 CLASSES = tuple("airplane automobile bird cat deer dog frog horse ship truck".split())
 CONTENTS = Contents(train=50_000, test=10_000, classes=10)

@@ -184,10 +184,7 @@ def _pack(task: Task) -> dict[str, Any]:
             return note
     digests = []
     with atomic(task.tar) as part:
-        with (
-            part.open("wb") as stream,
-            webdataset.TarWriter(stream, encoder=False, mtime=0) as tar,
-        ):
+        with part.open("wb") as stream, webdataset.TarWriter(stream, encoder=False, mtime=0) as tar:
             for idx, label, image in zip(task.idx, task.labels, task.images, strict=True):
                 suffix, raw = _encoded(image)
                 digests.append(hashlib.sha256(raw).hexdigest())

@@ -72,7 +72,7 @@ def opened(
     if ((mode := cfg["crop_mode"]) == "squash" and crop_pct != 1) or mode == "border":
         notes.append(
             f"{name}: timm prepares pictures by crop_mode {mode} at crop_pct {crop_pct}, "
-            "which --resize does not: prepare them, at the network's size",
+            "which --resize does not: prepare them, at the network's size"
         )
     return Opened(
         network=network,

@@ -127,10 +127,7 @@ class Backend(Reopened, backend.Backend):
         return {"sigma": np.array(self.sigma, dtype=np.float32)}
 
     def _read_input(
-        self,
-        inputs: list[onnxruntime.NodeArg],
-        size: tuple[int, int] | None,
-        channels: int | None,
+        self, inputs: list[onnxruntime.NodeArg], size: tuple[int, int] | None, channels: int | None
     ) -> None:
         """Read the name, type, layout and shape of the only input."""
         if len(inputs) != 1:

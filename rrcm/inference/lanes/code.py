@@ -171,10 +171,7 @@ class Code:
         following = self.builder.add(index, ir.Constant(INDEX, 1))
         last = self.builder.block
         for phi, first, repeated in zip(
-            [index, *values],
-            [ir.Constant(INDEX, 0), *initial],
-            [following, *after],
-            strict=True,
+            [index, *values], [ir.Constant(INDEX, 0), *initial], [following, *after], strict=True
         ):
             phi.add_incoming(first, before)
             phi.add_incoming(repeated, last)

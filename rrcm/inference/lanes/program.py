@@ -154,10 +154,7 @@ class Compiled:
         work = self._work().data_ptr()
         for i in range(turns):
             self.forward(
-                scores[i].data_ptr(),
-                x[i * turn].data_ptr(),
-                self.weights.data_ptr(),
-                work,
+                scores[i].data_ptr(), x[i * turn].data_ptr(), self.weights.data_ptr(), work
             )
         return scores.transpose(2, 3).reshape(-1, self.classes)[:rows]
 

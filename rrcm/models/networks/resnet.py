@@ -57,10 +57,7 @@ class Encoder(Unnormed):
     """Maps noisy pixels to a representation: the last stage, averaged over the image."""
 
     # Patterns of parameter names, for layer decay; the others belong to the last layer.
-    LAYERS: ClassVar[dict[str, str]] = {
-        "stem": r"(?:conv1|bn1)\.",
-        "blocks": r"layer(\d+)\.(\d+)",
-    }
+    LAYERS: ClassVar[dict[str, str]] = {"stem": r"(?:conv1|bn1)\.", "blocks": r"layer(\d+)\.(\d+)"}
 
     def __init__(self, cfg: Config, *, final_norm: bool = False) -> None:
         """Initialise as He et al. (2015), arXiv:1502.01852, by fan-out."""

@@ -16,14 +16,7 @@ class Config:
 
 
 def loss(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    sigma: Tensor,
-    draw: Draws,
-    done: float,
-    cfg: Config,
+    model: nn.Module, x: Tensor, y: Tensor, *, sigma: Tensor, draw: Draws, done: float, cfg: Config
 ) -> Tensor:
     """Cross-entropy on one noisy copy of each image, [B]; ``y`` are classes or probabilities."""
     logits = model(x + sigma * draw.normal(x), sigma)  # [B, K]

@@ -48,14 +48,7 @@ class Config:
 
 
 def loss(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    sigma: Tensor,
-    draw: Draws,
-    done: float,
-    cfg: Config,
+    model: nn.Module, x: Tensor, y: Tensor, *, sigma: Tensor, draw: Draws, done: float, cfg: Config
 ) -> Tensor:
     r"""Cross-entropy of the mean prediction, and a hinge on the soft radius (eq. 42), [B].
 

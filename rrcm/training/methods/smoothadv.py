@@ -56,14 +56,7 @@ class Config:
 
 
 def loss(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    sigma: Tensor,
-    draw: Draws,
-    done: float,
-    cfg: Config,
+    model: nn.Module, x: Tensor, y: Tensor, *, sigma: Tensor, draw: Draws, done: float, cfg: Config
 ) -> Tensor:
     r"""Cross-entropy on noisy copies of the attacked image (eq. 41), [B].
 

@@ -53,14 +53,7 @@ class Config:
 
 
 def loss(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    sigma: Tensor,
-    draw: Draws,
-    done: float,
-    cfg: Config,
+    model: nn.Module, x: Tensor, y: Tensor, *, sigma: Tensor, draw: Draws, done: float, cfg: Config
 ) -> Tensor:
     r"""Cross-entropy on noisy copies, and mixtures towards an adversary (eq. 43), [B].
 

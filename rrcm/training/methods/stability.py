@@ -27,14 +27,7 @@ class Config:
 
 
 def loss(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    sigma: Tensor,
-    draw: Draws,
-    done: float,
-    cfg: Config,
+    model: nn.Module, x: Tensor, y: Tensor, *, sigma: Tensor, draw: Draws, done: float, cfg: Config
 ) -> Tensor:
     r"""Cross-entropy on the image, plus that between its prediction and a noisy copy's (eq. 44).
 
