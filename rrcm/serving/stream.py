@@ -74,7 +74,8 @@ async def response(certified: Callable[[Tell], Coroutine[Any, Any, Reply]]) -> S
         loop.call_soon_threadsafe(events.put_nowait, _event(kind, json.dumps(data)))
 
     def ended(work: asyncio.Task[Reply]) -> None:
-        work.cancelled() or work.exception()  # or asyncio complains where nobody is left to ask
+        if not work.cancelled():
+            work.exception()  # or asyncio complains where nobody is left to ask for it
         events.put_nowait(b"")
 
     async def told() -> AsyncIterator[bytes]:

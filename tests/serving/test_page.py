@@ -36,7 +36,7 @@ def answered(page) -> str:
 
 
 def test_a_picture_ends_in_the_answer_of_the_api(browser, address: str):
-    want = httpx.post(f"{address}/certify", content=PICTURE).json()
+    want = httpx.post(f"{address}/certify", content=PICTURE, timeout=60).json()
     with tab(browser, address) as page:
         assert flaws(page) == []
         for how in ("drop", "paste", "choose"):
@@ -91,7 +91,7 @@ def test_behind_a_proxy_and_in_its_documentation_it_asks_its_own_server_alone(br
             with tab(browser, f"{address}{path}") as page:
                 page.set_input_files("#file", files=[FILE])
                 answered(page)
-        page = httpx.get(f"{address}/certified")
+        page = httpx.get(f"{address}/certified", timeout=60)
         with tab(browser, f"{address}/certified/docs") as docs:
             docs.get_by_text("/watch").wait_for()
     policy = page.headers["content-security-policy"]

@@ -36,7 +36,9 @@ def test_the_last_event_is_the_answer_and_each_look_one_of_its_votes():
     async def talk(asking: Any) -> tuple[Any, ...]:
         return await watched(asking), await post(asking), await asking.get("/metrics")
 
-    stream, certified, metrics = ask(talk, classifier())
+    warm = classifier()
+    warm.answer(np.zeros(warm.shape, np.uint8))  # or the boundaries take of the deadline
+    stream, certified, metrics = ask(talk, warm)
 
     (first, picture), *looks, (last, answer) = events(stream.text)
     want = certified.json()

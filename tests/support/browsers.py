@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import uvicorn
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -74,7 +75,8 @@ def flaws(page: Page) -> list[str]:
 
 @contextmanager
 def served(smoothed: Smoothed, **options: Any) -> Iterator[str]:
-    """The address of a server of a classifier."""
+    """The address of a server of a classifier, which is warm as that of `rrcm serve` is."""
+    smoothed.answer(np.zeros(smoothed.shape, np.uint8))
     app = application.app(smoothed, name="<i>net</i>", limits=Limits(workers=1), **options)
     with listen("127.0.0.1", 0) as listener:
         server = uvicorn.Server(uvicorn.Config(app, http="h11", log_level="critical"))
