@@ -3,6 +3,7 @@ import signal
 from functools import partial
 from pathlib import Path
 
+import browsers
 import pytest
 import torch
 import workspace
@@ -65,3 +66,12 @@ def undrawn(monkeypatch):
     """Figures of reports take seconds to save; here they are empty files."""
     saved = "rrcm.analysis.presentation.figures.save"
     monkeypatch.setattr(saved, lambda figure, path: path.write_text("<svg></svg>"))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium; while it is open its tests are those of a running loop, and start none."""
+    if browsers.path() is None:
+        pytest.skip(browsers.NONE)
+    with browsers.started() as browser:
+        yield browser

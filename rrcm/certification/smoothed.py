@@ -23,6 +23,7 @@ from rrcm.certification.attacking.search import Search
 from rrcm.certification.sampling import drawing, replay, store
 from rrcm.certification.sampling.journal import InMemoryJournal
 from rrcm.certification.sampling.sampler import VoteSampler
+from rrcm.certification.sampling.watched import Watch, Watched
 from rrcm.certification.votes import reach, records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.config.certification import Sampling, noise_level
@@ -305,11 +306,12 @@ class Certifier:
         seed: int | None = None,
         budget: float = 0.0,
         workers: int = 1,
+        watch: Watch | None = None,
     ) -> Answer:
         """Certify one picture, without progress; arguments and errors are those of `certify`.
 
         ``idx`` is the image's index in the noise stream: with that of a test image, the answer is
-        that of its table.
+        that of its table. ``watch`` is called at each look of the rule; see `Watched`.
         """
         require(0 <= budget < math.inf, f"budget: must be 0 or more seconds, got {budget}")
         require(0 <= idx < 2**32, f"idx: must be in [0, 2^32), as the noise counts, got {idx}")
@@ -318,7 +320,7 @@ class Certifier:
             raise DataError(f"image: expected one picture, got {len(split.idx)}; see certify")
         split = dataclasses.replace(split, idx=np.array([idx]))
         header = smoothed._definition(split, seed, budget)
-        return smoothed._sampled(split, header, workers=workers)[0]
+        return smoothed._sampled(split, header, workers=workers, watch=watch)[0]
 
     def _fitted(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
         """The classifier of pictures of this shape, and the images as it gets them."""
@@ -404,6 +406,7 @@ class Smoothed(Certifier):
         path: Path | None = None,
         progress: bool = False,
         budget_start: float | None = None,
+        watch: Watch | None = None,
     ) -> Answers:
         pictures = duplicates.digests(split)
         if path is not None and path.exists():
@@ -417,6 +420,8 @@ class Smoothed(Certifier):
             sampler = VoteSampler(
                 split, header, kept, workers=workers, every=every, budget_start=budget_start
             )
+            if watch:
+                sampler.rule = Watched(sampler.rule, watch)
             states = sampler.draw_votes([first, *others])
         else:
             states = drawing.sample(

@@ -13,7 +13,7 @@ from typing import Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi_offline import FastAPIOffline
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,7 +22,7 @@ from rrcm.certification.sampling import store
 from rrcm.certification.smoothed import Smoothed
 from rrcm.core.errors import DataError, RrcmError
 from rrcm.core.schema import listed
-from rrcm.serving import bearer, upload
+from rrcm.serving import bearer, page, stream, upload
 from rrcm.serving.endpoints import Limits, Service
 from rrcm.serving.schemas import Health, Problem, Reply
 
@@ -56,8 +56,8 @@ def app(
         limits: Limits of requests.
         reproducible: Whether requests may choose the seed. A client who knows the seed can make a
             picture whose certificate is false, so this is for trusted clients only.
-        tokens: All requests except for ``/health`` need one of these bearer tokens, and there is
-            no ``/docs``; none are required if there are none.
+        tokens: All requests except for ``/`` and ``/health`` need one of these bearer tokens, and
+            there is no ``/docs``; none are required if there are none.
         root_path: The path at which a proxy has this server, such as ``/rrcm``.
 
     Raises:
@@ -86,18 +86,28 @@ def app(
     api.add_exception_handler(ClientDisconnect, lambda *_: Response(status_code=LEFT))
     api.add_exception_handler(RrcmError, _failed)
     api.add_exception_handler(Exception, _failed)  # starlette raises it again, for its traceback
+    takes_pictures: dict[str, Any] = {
+        "methods": ["POST"],
+        "responses": {c: {"model": Problem, "description": why} for c, why in REASONS.items()},
+        "openapi_extra": {"requestBody": upload.DESCRIPTION},
+        "dependencies": guarded,
+    }
     api.add_api_route(
         "/certify",
         service.certify,
-        methods=["POST"],
         response_model=Reply,
         summary="Classify a picture, or abstain, with a certified radius",
-        responses={code: {"model": Problem, "description": why} for code, why in REASONS.items()},
-        openapi_extra={"requestBody": upload.DESCRIPTION},
-        dependencies=guarded,
+        **takes_pictures,
     )
-    start = f"{root_path}/{'model' if tokens else 'docs'}"
-    api.add_api_route("/", lambda: RedirectResponse(start), include_in_schema=False)
+    api.add_api_route(
+        "/watch",
+        service.watch,
+        response_class=StreamingResponse,
+        summary="The same, with the votes as they are drawn",
+        **takes_pictures,
+    )
+    shown = page.response(root_path=root_path, docs=not tokens)
+    api.add_api_route("/", lambda: shown, include_in_schema=False)
     api.add_api_route("/health", service.health, response_model=Health, summary="How it is doing")
     api.add_api_route(
         "/model", service.model, summary="What defines an answer", dependencies=guarded
@@ -152,4 +162,4 @@ def _unreadable(request: Request, error: Exception) -> JSONResponse:
 def _failed(request: Request, error: Exception) -> JSONResponse:
     """The answer to an internal error; its details are only in the log."""
     LOG.error("%s", error)
-    return JSONResponse({"detail": "the classifier failed; the server's log says why"}, 500)
+    return JSONResponse({"detail": stream.FAILED}, 500)

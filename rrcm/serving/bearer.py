@@ -1,4 +1,4 @@
-"""The bearer tokens of a server; without one, a request is refused except for ``/health``."""
+"""The bearer tokens of a server; without one, only ``/`` and ``/health`` are answered."""
 
 import hmac
 import re

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from rrcm.certification.smoothed import Smoothed
 from rrcm.core.errors import ConfigError
 from rrcm.data.splits.pictures import Fit
-from rrcm.serving import upload
+from rrcm.serving import stream, upload
 from rrcm.serving.metrics import Metrics
 from rrcm.serving.schemas import Health, Reply
 
@@ -85,6 +86,21 @@ class Service:
 
     async def certify(self, request: Request, seed: Seed = None) -> Reply:
         """Certify the picture in the body, with noise of its own: the same for the same pixels."""
+        return await self._certified(request, seed)
+
+    async def watch(self, request: Request, seed: Seed = None) -> Response:
+        """Certify as `/certify` does, and send events meanwhile (`text/event-stream`).
+
+        `picture`: what the classifier sees, and noisy copies with their classes, as WebP in base64.
+        `look`: draws `n`, most votes as pairs of class and number, and the radius certified by
+        them; those of all looks hold together. `answer`: that of `/certify`; or `problem`.
+        """
+        return await stream.response(partial(self._certified, request, seed))
+
+    async def _certified(
+        self, request: Request, seed: int | None, tell: stream.Tell | None = None
+    ) -> Reply:
+        """Read the picture, wait, and certify on a thread, which calls ``tell``."""
         if seed is not None and not self.reproducible:
             raise HTTPException(
                 403,
@@ -103,8 +119,8 @@ class Service:
             try:
                 if await request.is_disconnected():
                     raise ClientDisconnect
-                loop = asyncio.get_running_loop()
-                reply = await loop.run_in_executor(self.threads, self._reply, body, seed, arrival)
+                work = partial(self._reply, body, seed, arrival, tell)
+                reply = await asyncio.get_running_loop().run_in_executor(self.threads, work)
             finally:
                 self.computing -= 1
                 self.turns.release()
@@ -154,7 +170,9 @@ class Service:
         finally:
             self.inside -= 1
 
-    def _reply(self, body: bytes, seed: int | None, arrival: float) -> Reply:
+    def _reply(
+        self, body: bytes, seed: int | None, arrival: float, tell: stream.Tell | None
+    ) -> Reply:
         """Decode and certify, on a thread."""
         self.metrics.waited.observe(time.monotonic() - arrival)
         image, size = upload.pixels(body, self.fit)
@@ -162,8 +180,9 @@ class Service:
         if left <= 0:
             raise self._late(has_arrived=True)
         seed = self._seed(image) if seed is None else seed
+        watch = stream.watch(self.smoothed, image, seed, tell) if tell else None
         with self.metrics.drawing.time():
-            answer = self.smoothed.answer(image, seed=seed, budget=left)
+            answer = self.smoothed.answer(image, seed=seed, budget=left, watch=watch)
         certified = dataclasses.asdict(answer) | {"seed": str(answer.seed)}
         if answer.abstained:
             certified |= {"label": None, "name": None}

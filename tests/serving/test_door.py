@@ -171,14 +171,16 @@ def test_only_the_token_opens_all_but_the_health():
         right = (f"Bearer {SECRET}", f"bearer {OTHER}")
         for sent in (None, SECRET, *wrong, *right):
             headers = {} if sent is None else {"Authorization": sent.encode("latin-1")}
-            paths = ("/health", "/docs", "/openapi.json", "/model", "/metrics")
+            paths = ("/", "/health", "/docs", "/openapi.json", "/model", "/metrics")
             answers = [await client.get(path, headers=headers) for path in paths]
-            answers.append(await client.post("/certify", headers=headers, content=DIGITS[0]))
-            opened = [200, 200, 422] if sent in right else [401] * 3
-            assert [answer.status_code for answer in answers] == [200, 404, 404, *opened], sent
+            for path in ("/certify", "/watch"):
+                answers.append(await client.post(path, headers=headers, content=DIGITS[0]))
+            opened = [200, 200, 422, 422] if sent in right else [401] * 4
+            statuses = [answer.status_code for answer in answers]
+            assert statuses == [200, 200, 404, 404, *opened], sent
             if sent not in right:
-                assert answers[3].headers["www-authenticate"] == "Bearer"
-                assert "Authorization: Bearer" in answers[3].json()["detail"]
+                assert answers[4].headers["www-authenticate"] == "Bearer"
+                assert "Authorization: Bearer" in answers[4].json()["detail"]
 
     ask(talk, classifier(), tokens=(OTHER.encode(), SECRET.encode()))
 

@@ -74,8 +74,8 @@ def serve(
         if not tokens:
             _warn(listener)
         print(
-            f"{name} at sigma = {classifier.sigma:g}: http://{_address(listener)}/certify takes "
-            f"pictures{'' if tokens else ', /docs says how'}",
+            f"{name} at sigma = {classifier.sigma:g}: http://{_address(listener)}/ takes pictures"
+            f"{'' if tokens else ', /docs says how programs send them'}",
             flush=True,
         )
         run(app, listener, connections=connections, grace=int(timeout) + GRACE)

@@ -1,0 +1,117 @@
+"""A certification as it happens, as server-sent events: noisy copies, votes and radii.
+
+Guarantee: they are of the draws by which the answer is judged. Drawing stops at the next look of
+the rule once the client has left, and keeps its place until then.
+"""
+
+import asyncio
+import base64
+import dataclasses
+import io
+import json
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import torch
+from fastapi.responses import StreamingResponse
+from PIL import Image
+from starlette.requests import ClientDisconnect
+from torch import Tensor
+
+from rrcm.certification.certify import floor
+from rrcm.certification.sampling import voting
+from rrcm.certification.sampling.batching import Job, Piece
+from rrcm.certification.sampling.watched import Watch
+from rrcm.certification.smoothed import Smoothed
+from rrcm.certification.votes.counts import ImageVotes
+from rrcm.serving.schemas import Reply
+
+COPIES = 8  # the first draws
+SHOWN = 5  # classes whose votes are told
+EXACT = 48 * 48  # pixels of pictures that are shown without loss
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx passes on each event
+FAILED = "the classifier failed; the server's log says why"
+LOG = logging.getLogger(__name__)
+
+Tell = Callable[[str, dict[str, Any]], None]  # an event and its data
+
+
+def watch(smoothed: Smoothed, image: np.ndarray, seed: int, tell: Tell) -> Watch:
+    """Tell the picture and its first noisy copies with their classes; what tells each look."""
+    split, found = smoothed.split([image]), list[tuple[Tensor, int]]()
+    draws = dataclasses.replace(smoothed.draws, seed=seed)
+    header = dataclasses.replace(smoothed, draws=draws).header(split)
+
+    def seen(noisy: Tensor, _: Tensor | None, scores: Tensor) -> None:
+        found.extend(zip(noisy.cpu(), scores.argmax(1).tolist(), strict=True))
+
+    noise, size = voting.noise(header, split), header.batch
+    count = voting.counter(smoothed.backend, split, noise=noise, batch_size=size, look=seen)
+    count([Piece(Job(row=0, bounds=()), 0, 0, COPIES)])
+    (pixels,) = torch.from_numpy(split.pixels(np.array([0])))
+    copies = [[_webp(noisy), label] for noisy, label in found[:COPIES]]
+    tell("picture", {"image": _webp(pixels), "copies": copies})
+
+    def look(votes: ImageVotes, radius: float) -> None:
+        counts = votes.counts[-1]
+        most = [[c, int(counts[c])] for c in np.argsort(-counts, kind="stable")[:SHOWN].tolist()]
+        tell("look", {"n": votes.draws[-1], "votes": most, "radius": floor(radius)})
+
+    return look
+
+
+async def response(certified: Callable[[Tell], Coroutine[Any, Any, Reply]]) -> StreamingResponse:
+    """What ``certified`` tells, then its reply; an error before the first event is raised."""
+    events: asyncio.Queue[bytes] = asyncio.Queue()
+    loop, gone = asyncio.get_running_loop(), threading.Event()
+
+    def tell(kind: str, data: dict[str, Any]) -> None:
+        if gone.is_set():
+            raise ClientDisconnect
+        loop.call_soon_threadsafe(events.put_nowait, _event(kind, json.dumps(data)))
+
+    def ended(work: asyncio.Task[Reply]) -> None:
+        if not work.cancelled():
+            work.exception()  # or asyncio complains where nobody is left to ask for it
+        events.put_nowait(b"")
+
+    async def told() -> AsyncIterator[bytes]:
+        event = first
+        try:
+            while event:
+                yield event
+                event = await events.get()
+        finally:
+            gone.set()
+        if error := work.exception():
+            LOG.error("%s", error, exc_info=error)
+            yield _event("problem", json.dumps({"detail": FAILED}))
+        else:
+            yield _event("answer", work.result().model_dump_json())
+
+    work = asyncio.create_task(certified(tell))
+    work.add_done_callback(ended)
+    try:
+        if not (first := await events.get()):
+            work.result()  # raises why nothing was told
+    except asyncio.CancelledError:
+        gone.set()
+        work.cancel()
+        raise
+    return StreamingResponse(told(), media_type="text/event-stream", headers=HEADERS)
+
+
+def _event(kind: str, data: str) -> bytes:
+    return f"event: {kind}\ndata: {data}\n\n".encode()
+
+
+def _webp(pixels: Tensor) -> str:
+    """Pixels [C, H, W], cut to [0, 1], as base64."""
+    array = (255 * pixels.clamp(0, 1)).round().byte().permute(1, 2, 0).numpy()
+    picture, file = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array), io.BytesIO()
+    exact = picture.width * picture.height <= EXACT
+    picture.save(file, "WEBP", lossless=exact, quality=90)
+    return base64.b64encode(file.getvalue()).decode()
