@@ -22,19 +22,20 @@ HTML = "index.html"
 def overview(only: Sequence[str] = (), *, out: Path | None = None) -> str:
     """Return the certified-accuracy table of params.yaml's evaluations, and the page's path.
 
-    Rows are described by their records; lines below the table name those that are stale. With
-    patterns ``only``, of the evaluations that match one. The page is that of the graph; or it is
-    written to ``out``, with the commit.
+    Rows are described by their records; lines below the table name those that are stale, and those
+    whose certificates are not here. With patterns ``only``, of the evaluations that match one. The
+    page is that of the graph; or it is written to ``out``, of all of them, with the commit.
     """
     present = Present()
     params = present.params
     names = matching(params.evals, only, kind="evaluation")
-    page = out / HTML if out else None if only else PAGE
-    paths = [Path(f"certificates/{name}.csv") for name in names] + [PAGE] * (page == PAGE)
-    if missing := [path for path in paths if not path.exists()]:
-        remedy = "`rrcm repro` makes it, or `rrcm pull` fetches it"
-        raise DataError(f"{missing[0]} is not here; {remedy}")
-    evaluations = present.evaluations(names)
+    here = [name for name in names if Path(f"certificates/{name}.csv").exists()]
+    missing = [name for name in names if name not in here]
+    ways = "`rrcm repro` makes what is missing, or `rrcm pull` fetches it"
+    if not here or (missing and out):
+        raise DataError(f"certificates/{missing[0]}.csv is not here; {ways}")
+    page = out / HTML if out else None if only or missing or not PAGE.exists() else PAGE
+    evaluations = present.evaluations(here)
     shown: dict[str, Any] = {"radii": params.report.radii, "confidence": params.report.confidence}
     lines = differences.lines((entry.name, entry.stale) for entry in evaluations)
     if out:
@@ -49,6 +50,8 @@ def overview(only: Sequence[str] = (), *, out: Path | None = None) -> str:
         )
     elif page and (changed := present.page()):
         lines.append(differences.line(str(PAGE), changed, "rrcm repro report"))
+    if missing:
+        lines.append(f"not here: {differences.listed(tuple(missing))}; {ways}")
     text = tables.text(evaluations, **shown)
     return "\n".join(
         [f"{text}\n" if page else text, *lines, *([f"the report: {page}"] * bool(page))]
