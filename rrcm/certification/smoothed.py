@@ -311,14 +311,27 @@ class Certifier:
         ``idx`` is the image's index in the noise stream: with that of a test image, the answer is
         that of its table.
         """
+        return self.alone(image, idx=idx, seed=seed, budget=budget, workers=workers)[0][0]
+
+    def alone(
+        self,
+        image: Picture,
+        *,
+        labels: Labels = None,
+        idx: int = 0,
+        seed: int | None = None,
+        budget: float = 0.0,
+        workers: int = 1,
+    ) -> tuple[Answers, Split]:
+        """`answer` with its votes, and the picture that they are of."""
         require(0 <= budget < math.inf, f"budget: must be 0 or more seconds, got {budget}")
         require(0 <= idx < 2**32, f"idx: must be in [0, 2^32), as the noise counts, got {idx}")
-        smoothed, split = self._fitted([image], None)
+        smoothed, split = self._fitted([image], labels)
         if len(split.idx) != 1:
             raise DataError(f"image: expected one picture, got {len(split.idx)}; see certify")
         split = dataclasses.replace(split, idx=np.array([idx]))
         header = smoothed._definition(split, seed, budget)
-        return smoothed._sampled(split, header, workers=workers)[0]
+        return smoothed._sampled(split, header, workers=workers), split
 
     def _fitted(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
         """The classifier of pictures of this shape, and the images as it gets them."""
