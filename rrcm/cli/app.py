@@ -87,6 +87,12 @@ def seen(path: Path, here: Path) -> Path:
     return path if here == Path.cwd() else here / path
 
 
+def pages(paths: list[Path]) -> str:
+    """What a command says of the pages of pictures that it wrote."""
+    more = f", and {len(paths) - 1} further pages to {paths[-1].name}" if paths[1:] else ""
+    return f"pictures: {paths[0]}{more}"
+
+
 def _page(path: Path | None) -> Path | None:
     """Refuse a page that cannot be written, before anything is drawn."""
     if path is not None:

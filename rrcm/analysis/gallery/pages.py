@@ -52,12 +52,6 @@ def write(
     return paths
 
 
-def line(paths: list[Path]) -> str:
-    """What a command prints of the pages that it wrote."""
-    more = f", and {len(paths) - 1} further pages to {paths[-1].name}" if paths[1:] else ""
-    return f"pictures: {paths[0]}{more}"
-
-
 def in_turn(*ranked: Sequence[int]) -> list[int]:
     """The first of each, then the second of each."""
     return [i for i in dict.fromkeys(chain(*zip_longest(*ranked))) if i is not None]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from rrcm.analysis import attacked, report
 from rrcm.analysis.gallery import attack as gallery
-from rrcm.analysis.gallery import pages
 from rrcm.analysis.presentation import markup, tables
 from rrcm.certification import certify
 from rrcm.certification.answers import Answers
@@ -14,6 +13,7 @@ from rrcm.certification.attacking import judging, pictures, search
 from rrcm.certification.attacking.candidates import read
 from rrcm.certification.attacking.search import Search
 from rrcm.certification.votes import reach
+from rrcm.cli.app import pages
 from rrcm.cli.classifiers import note
 from rrcm.cli.commands import on_demand, repeated
 from rrcm.cli.project import Project
@@ -80,5 +80,5 @@ def attack(
         made = pictures.written(smoothed, split, found, kept=path, folder=out / "attacked")
         backend, files = smoothed.backend, opened.files
         paths = gallery.write(page, entry, split, made, backend=backend, files=files)
-        lines.append(pages.line(paths))
+        lines.append(pages(paths))
     return "\n".join(lines)

@@ -13,7 +13,6 @@ import pandas as pd
 from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.gallery import certified as gallery
-from rrcm.analysis.gallery import pages
 from rrcm.analysis.presentation import tables
 from rrcm.certification import certify as certification
 from rrcm.certification import checks, clean, plausibility
@@ -21,6 +20,7 @@ from rrcm.certification.sampling import drawing
 from rrcm.certification.sampling.store import Store
 from rrcm.certification.votes import reach, records
 from rrcm.certification.votes.records import Header, Row
+from rrcm.cli.app import pages
 from rrcm.cli.classifiers import Opened, note
 from rrcm.cli.commands import repeated
 from rrcm.cli.project import Described, Project
@@ -64,9 +64,7 @@ def certify(request: Request, project: Project, *, page: Path | None = None) -> 
     page, pictures = page or (written.with_suffix(".html") if opened.files else None), []
     if page:
         backend, files = opened.smoothed.backend, opened.files
-        pictures = [
-            pages.line(gallery.write(page, entry, opened.split, backend=backend, files=files))
-        ]
+        pictures = [pages(gallery.write(page, entry, opened.split, backend=backend, files=files))]
     lines = [
         f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
         f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {header.alpha}; stopping "

@@ -6,10 +6,10 @@ from typing import Any
 
 from rrcm.analysis import entries
 from rrcm.analysis.gallery import certified as gallery
-from rrcm.analysis.gallery import pages
 from rrcm.certification.certify import DOWN, one_minus, printed
 from rrcm.certification.votes import reach
 from rrcm.certification.votes.counts import ABSTAIN
+from rrcm.cli.app import pages
 from rrcm.cli.commands.on_demand import VOTES
 from rrcm.cli.requests import Request
 from rrcm.core import formats
@@ -55,7 +55,7 @@ def predict(request: Request, image: str, *, page: Path | None = None) -> str:
         entry = entries.from_votes(image, header, answers.rows, certificates=[header.certificate])
         files = {answer.idx: image}
         paths = gallery.write(page, entry, split, backend=smoothed.backend, files=files)
-        lines.append(pages.line(paths))
+        lines.append(pages(paths))
     how = "\n".join(lines)
     if answer.label == ABSTAIN:
         return (

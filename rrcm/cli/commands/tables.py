@@ -11,7 +11,7 @@ from rrcm.analysis import attacked, entries, pairing, report
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired
 from rrcm.analysis.gallery import certified as gallery
-from rrcm.analysis.gallery import pages, pair
+from rrcm.analysis.gallery import pair
 from rrcm.analysis.presentation import linf, markup, tables
 from rrcm.auditing import audit
 from rrcm.auditing.findings import NOTE, Finding, Stated
@@ -22,6 +22,7 @@ from rrcm.certification.sampling import store
 from rrcm.certification.truncation import truncate
 from rrcm.certification.votes import records
 from rrcm.cli import requests
+from rrcm.cli.app import pages
 from rrcm.cli.commands import best as of_best
 from rrcm.cli.project import Project
 from rrcm.config.defaults import CONFIDENCE, DRAWS
@@ -62,7 +63,7 @@ def report_files(
     lines = [*false, table, "", *notes, f"the report: {out / HTML}"]
     for entry, split in zip(results, splits, strict=False):  # none, or one of each
         page = out / f"{entry.name}-pictures.html"
-        lines.append(pages.line(gallery.write(page, entry, split, backend=None, files={})))
+        lines.append(pages(gallery.write(page, entry, split, backend=None, files={})))
     return "\n".join(lines)
 
 
@@ -238,7 +239,7 @@ def compare(
     if page and len(table):
         decided_at = decided["radius"].tolist()
         paths = pair.write(page, (a, b), splits[0], radii=decided_at, tests=table)
-        lines.append(pages.line(paths))
+        lines.append(pages(paths))
     elif page:
         lines.append("pictures: none, as no image differs at a radius that was decided")
     return "\n".join(lines)
