@@ -193,7 +193,7 @@ class Certifier:
             steps: Steps of each search.
             restarts: Searches at each radius.
             path: A file to keep what is found in: with the same ``answers`` an interrupted attack
-                goes on. A picture within its certified radius is kept beside it.
+                goes on. The pictures that are found are kept beside it.
             progress: Show bars with the time left.
 
         Raises:
