@@ -61,7 +61,8 @@ def certify(request: Request, project: Project, *, page: Path | None = None) -> 
     full = table if plain is None else table.assign(clean=plain)
     certification.write(full if header.foreign else table, written)  # a run's is that of its stage
     entry = dataclasses.replace(entry, table=full)
-    page, pictures = page or (written.with_suffix(".html") if opened.files else None), []
+    page = page or (written.with_suffix(".html") if opened.files else None)
+    pictures: list[str] = []
     if page:
         backend, files = opened.smoothed.backend, opened.files
         pictures = [pages(gallery.write(page, entry, opened.split, backend=backend, files=files))]
