@@ -194,7 +194,7 @@ class Certifier:
             steps: Steps of each search.
             restarts: Searches at each radius.
             path: A file to keep what is found in: with the same ``answers`` an interrupted attack
-                goes on. A picture within its certified radius is kept beside it.
+                goes on. The pictures that are found are kept beside it.
             progress: Show bars with the time left.
 
         Raises:
@@ -313,14 +313,30 @@ class Certifier:
         ``idx`` is the image's index in the noise stream: with that of a test image, the answer is
         that of its table. ``watch`` is called at each look of the rule; see `Watched`.
         """
+        return self.alone(image, idx=idx, seed=seed, budget=budget, workers=workers, watch=watch)[
+            0
+        ][0]
+
+    def alone(
+        self,
+        image: Picture,
+        *,
+        labels: Labels = None,
+        idx: int = 0,
+        seed: int | None = None,
+        budget: float = 0.0,
+        workers: int = 1,
+        watch: Watch | None = None,
+    ) -> tuple[Answers, Split]:
+        """`answer` with its votes, and the picture that they are of."""
         require(0 <= budget < math.inf, f"budget: must be 0 or more seconds, got {budget}")
         require(0 <= idx < 2**32, f"idx: must be in [0, 2^32), as the noise counts, got {idx}")
-        smoothed, split = self._fitted([image], None)
+        smoothed, split = self._fitted([image], labels)
         if len(split.idx) != 1:
             raise DataError(f"image: expected one picture, got {len(split.idx)}; see certify")
         split = dataclasses.replace(split, idx=np.array([idx]))
         header = smoothed._definition(split, seed, budget)
-        return smoothed._sampled(split, header, workers=workers, watch=watch)[0]
+        return smoothed._sampled(split, header, workers=workers, watch=watch), split
 
     def _fitted(self, images: Any, labels: Labels) -> "tuple[Smoothed, Split]":
         """The classifier of pictures of this shape, and the images as it gets them."""

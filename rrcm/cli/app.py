@@ -12,6 +12,8 @@ import typer
 from typer.core import TyperGroup
 
 from rrcm.core.errors import ConfigError, printable
+from rrcm.core.files import require_place
+from rrcm.core.ranges import require
 from rrcm.core.registry import suggest
 
 CERTIFY, RESULTS, CHECKOUT = "Certify and predict", "Read results", "Work in a checkout"
@@ -83,3 +85,23 @@ def say(text: str, *, err: bool = False) -> None:
 def seen(path: Path, here: Path) -> Path:
     """A ``path`` that was given in the folder ``here``, as seen from the current one."""
     return path if here == Path.cwd() else here / path
+
+
+def pages(paths: list[Path]) -> str:
+    """What a command says of the pages of pictures that it wrote."""
+    more = f", and {len(paths) - 1} further pages to {paths[-1].name}" if paths[1:] else ""
+    return f"pictures: {paths[0]}{more}"
+
+
+def _page(path: Path | None) -> Path | None:
+    """Refuse a page that cannot be written, before anything is drawn."""
+    if path is not None:
+        require(path.suffix == ".html", f"--page: a name that ends in .html, got {path}")
+        require_place(path)
+    return path
+
+
+Page = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE.html", help="Page of pictures to write.", callback=_page),
+]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rrcm.cli.app import CERTIFY, RESULTS, app, say, seen
+from rrcm.cli.app import CERTIFY, RESULTS, Page, app, say, seen
 from rrcm.cli.options import Options, takes
 from rrcm.cli.project import Project
 from rrcm.config.defaults import DRAWS
@@ -25,7 +25,7 @@ OF_MANY = frozenset({"images", "labels", "strict", "split", "subset", "budget", 
 OF_DRAWS = frozenset({"stop", "radii", "noise", "certificate", "precision", "allow", "backend"})
 OF_DRAWS |= {"seed"}
 Linf = Annotated[int | None, typer.Option(metavar="D", help="Print ℓ∞ too: images of D values.")]
-Page = Annotated[Path | None, typer.Option(metavar="FILE.html", help="Page of pictures to write.")]
+
 Pictures = Annotated[bool, typer.Option("--pictures", help="Pages of their pictures in ./shards.")]
 PYTHONS = warnings.formatwarning
 WARNED = Counter[str]()
@@ -65,6 +65,7 @@ def attack(
         Path | None,
         typer.Option(help="Folder of .npy files that other searches made, to judge instead."),
     ] = None,
+    page: Page = None,
 ) -> None:
     """Certify and attack: robust accuracy from both sides.
 
@@ -81,7 +82,8 @@ def attack(
     from rrcm.cli.commands import attack
 
     how = Search(copies=copies, steps=steps, restarts=restarts)
-    say(attack.attack(request, PROJECT, how, candidates and seen(candidates, here)))
+    candidates, page = candidates and seen(candidates, here), page and seen(page, here)
+    say(attack.attack(request, PROJECT, how, candidates, page=page))
 
 
 @app.command(rich_help_panel=CERTIFY)
@@ -89,13 +91,15 @@ def attack(
 def predict(
     asked: Options,
     image: Annotated[str, typer.Option(help="An image file, or the index of a test image.")],
+    page: Page = None,
 ) -> None:
     """Classify one image with a certified radius, or abstain."""
     here, file = Path.cwd(), Path(image).exists()  # else the index of an image
     request = PROJECT.request(asked)
     from rrcm.cli.commands import predict
 
-    say(predict.predict(request, str(seen(Path(image), here)) if file else image))
+    image = str(seen(Path(image), here)) if file else image
+    say(predict.predict(request, image, page=page and seen(page, here)))
 
 
 @app.command(rich_help_panel=CERTIFY)
@@ -189,11 +193,12 @@ def compare(
         str | None,
         typer.Option(help="Radii, such as 0,0.25,0.5.", show_default="those that were decided"),
     ] = None,
+    page: Page = None,
 ) -> None:
     """Test whether two classifiers differ on the same images."""
     from rrcm.cli.commands import tables
 
-    say(tables.compare(names, PROJECT, radii=radii, best=best))
+    say(tables.compare(names, PROJECT, radii=radii, best=best, page=page))
 
 
 @app.command(rich_help_panel=RESULTS)

@@ -17,7 +17,9 @@ from linear_smoothed import classifier
 from PIL import Image
 from scipy.stats import beta, norm
 
-from rrcm.analysis import entries, gallery
+from rrcm.analysis import entries
+from rrcm.analysis.gallery import certified as gallery
+from rrcm.analysis.gallery import pages
 from rrcm.certification.distributions import gaussian
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e.png"
@@ -39,7 +41,7 @@ def written(tmp_path_factory):
     header = dataclasses.replace(answers.header, classes=["<b>a</b>", "b", "c"])
     entry = entries.from_votes("e", header, answers.rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gallery, "MOST", 4)
+        patch.setattr(pages, "MOST", 4)
         files = {row.idx: f"{row.idx}{HOSTILE}" for row in answers.rows}
         paths = gallery.write(path, entry, split, backend=smoothed.backend, files=files)
 
@@ -53,7 +55,7 @@ def page(written) -> Path:
 
 
 def data(path: Path) -> dict:
-    return json.loads(re.search(r'id="data">(.*?)</script>', path.read_text())[1])
+    return {"cards": json.loads(re.search(r'id="data">(.*?)</script>', path.read_text())[1])}
 
 
 def test_the_copies_are_those_that_voted(written):
@@ -62,7 +64,8 @@ def test_the_copies_are_those_that_voted(written):
     rows = {row.idx: row for row in entry.votes[1]}
     for card in data(page)["cards"]:
         classes = [c for _, c in card["copies"]]
-        assert {c: classes.count(c) for c in classes} == rows[card["idx"]].n0
+        names = {entry.votes[0].classes[c]: many for c, many in rows[card["idx"]].n0.items()}
+        assert {c: classes.count(c) for c in classes} == names
         shown = np.stack([np.asarray(picture(image)) for image, _ in card["copies"]])
         draws = torch.arange(gallery.COPIES)
         x = torch.from_numpy(split.pixels([card["idx"]])).expand(len(draws), -1, -1, -1)
@@ -86,7 +89,7 @@ def test_without_the_classifier_the_copies_are_the_same(written, tmp_path):
     gallery.write(tmp_path / "a.html", entry, split, backend=None, files={})
 
     for card in data(tmp_path / "a.html")["cards"][: len(known)]:
-        assert card["copies"] == [[image, -1] for image, _ in known[card["idx"]]]
+        assert card["copies"] == [[image, ""] for image, _ in known[card["idx"]]]
 
 
 def picture(image: str) -> Image.Image:
@@ -95,13 +98,16 @@ def picture(image: str) -> Image.Image:
 
 def test_radii_at_other_n_and_alpha_are_those_of_the_same_share(written):
     page, entry, _ = written
-    found, table = data(page), entry.table.set_index("idx")
-    assert (found["n"], found["alpha"]) == ([20, 200, 2000], ["0.0001", "0.001", "0.01"])
-    for card in found["cards"]:
-        assert card["radii"][1][1] == (f"{card['radius']:.8f}"[:6] if card["radius"] else "")
+    table = entry.table.set_index("idx")
+    for card in data(page)["cards"]:
+        assert card["radii"][0] == ["n", "α = 0.0001", "α = 0.001", "α = 0.01"]
+        assert [row[0] for row in card["radii"][1:]] == ["20", "200", "2,000"]
+        shown = f"{card['radius']:.8f}"[:6] if card["radius"] else "abstains"
+        assert card["radii"][2][2] == shown
         k = 10 * int(table["n_A"][card["idx"]])
         radius = SIGMA * norm.ppf(beta.ppf(0.01, k, 10 * N - k + 1))
-        assert float(card["radii"][2][2] or 0) == pytest.approx(max(radius, 0), abs=1e-4)
+        shown = card["radii"][3][3]
+        assert float(shown if shown != "abstains" else 0) == pytest.approx(max(radius, 0), abs=1e-4)
 
 
 def test_the_most_informative_come_first():
@@ -139,15 +145,15 @@ def test_in_a_browser_it_sorts_filters_and_opens(page: Path, browser):
     with browsers.tab(browser, page.as_uri()) as tab:
         tiles = tab.locator("#grid button")
 
-        tab.select_option("#order", "down")
+        tab.select_option("#order", "-radius")
         names = tab.locator("#grid .name").all_inner_texts()
         assert names == [c["name"] for c in sorted(cards, key=lambda card: -card["radius"])]
-        tab.select_option("#label", "0")
-        assert tiles.count() == sum(card["label"] == 0 for card in cards)
+        tab.select_option("#label", "<b>a</b>")
+        assert tiles.count() == sum(card["label"] == "<b>a</b>" for card in cards)
         tab.select_option("#label", "")
-        for verdict in {card["verdict"] for card in cards}:
+        for verdict in {card["said"][0]["verdict"] for card in cards}:
             tab.select_option("#verdict", verdict)
-            assert tiles.count() == sum(card["verdict"] == verdict for card in cards)
+            assert tiles.count() == sum(card["said"][0]["verdict"] == verdict for card in cards)
         tiles.first.focus()
         tab.keyboard.press("Enter")
         assert HOSTILE[:9] in tab.locator("#title").inner_text()

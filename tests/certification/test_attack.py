@@ -125,6 +125,11 @@ def test_a_resumed_attack_is_the_uninterrupted_one(smoothed, answers, found, tmp
 
     assert begun.read_bytes() == whole.read_bytes()
     assert resumed.attacked == found.attacked
+    gone = tmp_path / "whole.json-3.npy"
+    before = gone.read_bytes()
+    gone.unlink()
+    assert attacks(smoothed, answers, path=whole).attacked == found.attacked
+    assert gone.read_bytes() == before
     with refused(VotesError, "an attack on other images or with other settings"):
         attacks(smoothed, answers, path=whole, radii=[0.0, 0.5])
 

@@ -174,7 +174,7 @@ def test_paths_stay_those_of_the_folder_in_which_they_were_given(here: Path, mon
     (here / "below/3").touch()
     monkeypatch.chdir(here / "below")
 
-    monkeypatch.setattr("rrcm.cli.commands.predict.predict", lambda request, image: image)
+    monkeypatch.setattr("rrcm.cli.commands.predict.predict", lambda request, image, page: image)
 
     result = CliRunner().invoke(cli.app, ["predict", *RUN_VALUES, "--image", "3"])
     assert Path.cwd() == here and f"{here}/below/3\n" in result.output

@@ -26,7 +26,7 @@ from rrcm.certification.certify import DIGITS, UP, printed
 from rrcm.certification.sampling import store
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ABSTAIN
-from rrcm.certification.votes.records import Row
+from rrcm.certification.votes.records import Header, Row
 from rrcm.config.defaults import DRAWS
 from rrcm.core import progress
 from rrcm.core.errors import BackendError, DataError, VotesError
@@ -69,8 +69,8 @@ def judged(
 
     ``find`` gives the pictures for an image [C, H, W] of a row with an answer, from the farthest to
     the nearest; ``asked`` says in JSON what it does. Returns the answers with what is ``attacked``,
-    which is read from ``path`` and kept there; a picture that succeeds within its certified radius
-    is kept as ``<path>-<idx>.npy``. Another ``salt`` is other noise.
+    which is read from ``path`` and kept there, and beside it each `picture` that was found; from
+    the first of these that is gone on, the search is repeated. Another ``salt`` is other noise.
 
     Raises:
         VotesError: ``path`` is of other images or settings.
@@ -85,6 +85,49 @@ def judged(
         require_place(path)
     if kept["of"] != of:
         raise VotesError(f"{path}: an attack on other images or with other settings; remove it")
+    place = {idx: place for place, idx in enumerate(split.idx.tolist())}
+    known = zip(kept["attacked"], answers.rows, strict=False)
+    gone = (
+        done
+        for done, (apart, row) in enumerate(known)
+        if path and apart is not None and not picture(path, row.idx).exists()
+    )
+    done, delay = next(gone, len(kept["attacked"])), 0.0 if shown else math.inf
+    kept |= {name: kept[name][:done] for name in ("attacked", "attacked_to")}
+    with progress.bar(len(answers), done, "attack", " images", delay=delay) as bar:
+        for answer, row in list(zip(answers, answers.rows, strict=True))[done:]:
+            torch.set_num_threads(1)  # sums are rounded alike on every machine and in every try
+            x = torch.from_numpy(split.pixels(place[row.idx])).to(smoothed.backend.device)
+            nearest, distance, to = x, math.inf, ABSTAIN
+            for point in find(x, row, answer):
+                said = judge(smoothed, header, point.cpu().numpy(), idx=row.idx, salt=salt)
+                if said.abstained or said.label == row.label:
+                    break
+                apart = float((point.double() - x.double()).norm())
+                distance = float(printed(apart * (1 + 1e-12), UP, places=DIGITS))
+                nearest, to = point, said.label
+            if path and to != ABSTAIN:
+                np.save(picture(path, row.idx), nearest.cpu().numpy())
+            kept["attacked"].append(None if to == ABSTAIN else distance)
+            kept["attacked_to"].append(to)
+            if path is not None:
+                write_json(path, kept)
+            bar.update()
+    found = {name: kept[name] for name in ("attacked", "attacked_to")}
+    found["attacked"] = [math.nan if apart is None else apart for apart in found["attacked"]]
+    return dataclasses.replace(answers, attacked=found)
+
+
+def picture(path: Path, idx: int) -> Path:
+    """The file of the nearest success for an image, of an attack that is kept in ``path``."""
+    return path.with_name(f"{path.name}-{idx}.npy")
+
+
+def judge(smoothed: Any, header: Header, pixels: np.ndarray, *, idx: int, salt: str) -> Answer:
+    """The answer by which a picture near the image ``idx`` of ``header`` is judged.
+
+    Another ``salt`` is other noise.
+    """
     draws = dataclasses.replace(
         smoothed.draws,
         n=header.n,
@@ -94,32 +137,9 @@ def judged(
         stopping={"radii": [0.0]},
         certificate=DRAWS.certificate,
     )
-    judge = dataclasses.replace(smoothed, draws=draws)
     seed = int.from_bytes(sha256(f"{header.seed}/judge{salt}".encode()).digest()[:8], "big")
-    place = {idx: place for place, idx in enumerate(split.idx.tolist())}
-    done, delay = len(kept["attacked"]), 0.0 if shown else math.inf
-    with progress.bar(len(answers), done, "attack", " images", delay=delay) as bar:
-        for answer, row in list(zip(answers, answers.rows, strict=True))[done:]:
-            torch.set_num_threads(1)  # sums are rounded alike on every machine and in every try
-            x = torch.from_numpy(split.pixels(place[row.idx])).to(smoothed.backend.device)
-            nearest, distance, to = x, math.inf, ABSTAIN
-            for point in find(x, row, answer):
-                said = judge.answer(point.cpu().numpy(), idx=row.idx, seed=seed)
-                if said.abstained or said.label == row.label:
-                    break
-                apart = float((point.double() - x.double()).norm())
-                distance = float(printed(apart * (1 + 1e-12), UP, places=DIGITS))
-                nearest, to = point, said.label
-            if path and answer.label == row.label and answer.robust_at(distance):
-                np.save(f"{path}-{row.idx}.npy", nearest.cpu().numpy())
-            kept["attacked"].append(None if to == ABSTAIN else distance)
-            kept["attacked_to"].append(to)
-            if path is not None:
-                write_json(path, kept)
-            bar.update()
-    found = {name: kept[name] for name in ("attacked", "attacked_to")}
-    found["attacked"] = [math.nan if apart is None else apart for apart in found["attacked"]]
-    return dataclasses.replace(answers, attacked=found)
+    torch.set_num_threads(1)  # sums are rounded alike on every machine and in every try
+    return dataclasses.replace(smoothed, draws=draws).answer(pixels, idx=idx, seed=seed)
 
 
 def together(answers: Answers, split: Split) -> tuple[Answers, Split]:

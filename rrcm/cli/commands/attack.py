@@ -5,13 +5,15 @@ from hashlib import sha256
 from pathlib import Path
 
 from rrcm.analysis import attacked, report
+from rrcm.analysis.gallery import attack as gallery
 from rrcm.analysis.presentation import markup, tables
 from rrcm.certification import certify
 from rrcm.certification.answers import Answers
-from rrcm.certification.attacking import judging, search
+from rrcm.certification.attacking import judging, pictures, search
 from rrcm.certification.attacking.candidates import read
 from rrcm.certification.attacking.search import Search
 from rrcm.certification.votes import reach
+from rrcm.cli.app import pages
 from rrcm.cli.classifiers import note
 from rrcm.cli.commands import on_demand, repeated
 from rrcm.cli.project import Project
@@ -20,7 +22,14 @@ from rrcm.core import locks
 from rrcm.core.errors import printable
 
 
-def attack(request: Request, project: Project, how: Search, candidates: Path | None = None) -> str:
+def attack(
+    request: Request,
+    project: Project,
+    how: Search,
+    candidates: Path | None = None,
+    *,
+    page: Path | None = None,
+) -> str:
     """Certify the images of a request and attack them; return the table and the files written.
 
     With a folder of ``candidates`` these are judged, and nothing is searched.
@@ -67,4 +76,9 @@ def attack(request: Request, project: Project, how: Search, candidates: Path | N
         f"the report: {out / 'index.html'}",
         f"votes: {votes}; the attack: {path}",
     ]
+    if page := page or (out / "pictures.html" if opened.files else None):
+        made = pictures.written(smoothed, split, found, kept=path, folder=out / "attacked")
+        backend, files = smoothed.backend, opened.files
+        paths = gallery.write(page, entry, split, made, backend=backend, files=files)
+        lines.append(pages(paths))
     return "\n".join(lines)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from rrcm.analysis import entries, gallery
+from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
+from rrcm.analysis.gallery import certified as gallery
 from rrcm.analysis.presentation import tables
 from rrcm.certification import certify as certification
 from rrcm.certification import checks, clean, plausibility
@@ -19,6 +20,7 @@ from rrcm.certification.sampling import drawing
 from rrcm.certification.sampling.store import Store
 from rrcm.certification.votes import reach, records
 from rrcm.certification.votes.records import Header, Row
+from rrcm.cli.app import pages
 from rrcm.cli.classifiers import Opened, note
 from rrcm.cli.commands import repeated
 from rrcm.cli.project import Described, Project
@@ -41,10 +43,8 @@ def certify(request: Request, project: Project, *, page: Path | None = None) -> 
 
     A folder of pictures gets a page of them, which ``page`` names; others get one if it is given.
     """
-    if page is not None:
-        require(request.shard == "1/1", "--page: is of all pictures; leave it out with --shard")
-        require(page.suffix == ".html", f"--page: a name that ends in .html, got {page}")
-        require_place(page)
+    whole = page is None or request.shard == "1/1"
+    require(whole, "--page: is of all pictures; leave it out with --shard")
     opened = request.source.opened(request.sample)
     header, rows, path = drawn(request, opened)
     if request.shard != "1/1":
@@ -58,10 +58,14 @@ def certify(request: Request, project: Project, *, page: Path | None = None) -> 
     warn(plausibility.of_votes(header, rows, plain=plain))
     if opened.files:
         table["file"] = table["idx"].map(opened.files)
-    whole = table if plain is None else table.assign(clean=plain)
-    certification.write(whole if header.foreign else table, written)  # a run's is that of its stage
-    entry = dataclasses.replace(entry, table=whole)
+    full = table if plain is None else table.assign(clean=plain)
+    certification.write(full if header.foreign else table, written)  # a run's is that of its stage
+    entry = dataclasses.replace(entry, table=full)
     page = page or (written.with_suffix(".html") if opened.files else None)
+    pictures: list[str] = []
+    if page:
+        backend, files = opened.smoothed.backend, opened.files
+        pictures = [pages(gallery.write(page, entry, opened.split, backend=backend, files=files))]
     lines = [
         f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
         f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {header.alpha}; stopping "
@@ -75,19 +79,10 @@ def certify(request: Request, project: Project, *, page: Path | None = None) -> 
         *opened.notes,
         *_left_out(entry.name, opened),
         f"certificates: {written}",
-        *(_pages(page, entry, opened) if page else []),
+        *pictures,
         f"votes: {path}",
     ]
     return "\n".join(lines)
-
-
-def _pages(page: Path, entry: Entry, opened: Opened) -> list[str]:
-    """Write the page of pictures, and return its line."""
-    paths = gallery.write(
-        page, entry, opened.split, backend=opened.smoothed.backend, files=opened.files
-    )
-    more = f", and {len(paths) - 1} further pages to {paths[-1].name}" if paths[1:] else ""
-    return [f"pictures: {page}{more}"]
 
 
 def shown(report: Report | None, header: Header) -> Report:

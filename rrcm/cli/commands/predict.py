@@ -2,18 +2,24 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
+from rrcm.analysis import entries
+from rrcm.analysis.gallery import certified as gallery
 from rrcm.certification.certify import DOWN, one_minus, printed
 from rrcm.certification.votes import reach
 from rrcm.certification.votes.counts import ABSTAIN
+from rrcm.cli.app import pages
 from rrcm.cli.commands.on_demand import VOTES
 from rrcm.cli.requests import Request
 from rrcm.core import formats
 from rrcm.core.errors import DataError, printable
 
 
-def predict(request: Request, image: str) -> str:
+def predict(request: Request, image: str, *, page: Path | None = None) -> str:
     """Classify an image file, or an image of the classifier's data by its index; or abstain.
+
+    ``page`` shows its votes, and noisy copies that were drawn.
 
     A file gets noise that nobody can predict, once for the same pixels and the same request, unless
     that has a seed: who asks again for the same has the same answer.
@@ -21,8 +27,9 @@ def predict(request: Request, image: str) -> str:
     request, truth = request.answering(), ""
     if known := request.source.known_image(image):
         smoothed = request.source.classifier(request.sample, max_value=known.max_value)
-        answer = smoothed.answer(known.pixels, idx=int(image), seed=request.sample.seed)
-        header = smoothed.definition()
+        label = smoothed.backend.classes.index(known.label)
+        how: dict[str, Any] = {"idx": int(image), "labels": [label]}
+        answers, split = smoothed.alone(known.pixels, seed=request.sample.seed, **how)
         truth = f"; the label is {known.label}"
     else:
         if not os.path.lexists(image):
@@ -32,9 +39,11 @@ def predict(request: Request, image: str) -> str:
             split = smoothed.split([Path(image)])
         except DataError as error:
             raise DataError(f"--image {error}") from None
-        header = smoothed.header(split)
-        seed = request.sample.seed if request.seeded else VOTES.seed(header, split)
-        answer = smoothed.answer(split.images[0], seed=seed)
+        seed = request.sample.seed
+        if not request.seeded:
+            seed = VOTES.seed(smoothed.header(split), split)
+        answers, split = smoothed.alone(split.images[0], seed=seed)
+    answer, header = answers[0], answers.header
     image = printable(image)
     drawn = f"{answer.n_A:,} of {answer.n:,} noisy draws"
     lines = [
@@ -42,6 +51,11 @@ def predict(request: Request, image: str) -> str:
         *reach.beyond(header, header.stopping.get("radii", [])),
         f"noise: seed {answer.seed}; --seed {answer.seed} repeats it",
     ]
+    if page:
+        entry = entries.from_votes(image, header, answers.rows, certificates=[header.certificate])
+        files = {answer.idx: image}
+        paths = gallery.write(page, entry, split, backend=smoothed.backend, files=files)
+        lines.append(pages(paths))
     how = "\n".join(lines)
     if answer.label == ABSTAIN:
         return (

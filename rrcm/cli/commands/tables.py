@@ -7,9 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from rrcm.analysis import attacked, entries, gallery, pairing, report
+from rrcm.analysis import attacked, entries, pairing, report
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import paired
+from rrcm.analysis.gallery import certified as gallery
+from rrcm.analysis.gallery import pair
 from rrcm.analysis.presentation import linf, markup, tables
 from rrcm.auditing import audit
 from rrcm.auditing.findings import NOTE, Finding, Stated
@@ -20,6 +22,7 @@ from rrcm.certification.sampling import store
 from rrcm.certification.truncation import truncate
 from rrcm.certification.votes import records
 from rrcm.cli import requests
+from rrcm.cli.app import pages
 from rrcm.cli.commands import best as of_best
 from rrcm.cli.project import Project
 from rrcm.config.defaults import CONFIDENCE, DRAWS
@@ -51,7 +54,8 @@ def report_files(
     if twins := [entry.name for entry in results if _names(results).count(entry.name) > 1]:
         raise DataError(f"{twins[0]}: two files of this name; a report tells them apart by name")
     out = out or Path(f"report-{results[0].name}")
-    splits = [_split(path, entry) for path, entry in zip(files, results, strict=True) if pictures]
+    both = zip(files, results, strict=True)
+    splits = [_split(path, entry, "--pictures") for path, entry in both if pictures]
     shown: dict[str, Any] = {"radii": entries.default_radii(results), "confidence": CONFIDENCE}
     notes = entries.beyond(results, shown["radii"]) + _in_linf(results, values)
     report.write(results, out, subject=", ".join(_names(results)), notes=notes, **shown)
@@ -59,15 +63,14 @@ def report_files(
     lines = [*false, table, "", *notes, f"the report: {out / HTML}"]
     for entry, split in zip(results, splits, strict=False):  # none, or one of each
         page = out / f"{entry.name}-pictures.html"
-        gallery.write(page, entry, split, backend=None, files={})
-        lines.append(f"pictures: {page}")
+        lines.append(pages(gallery.write(page, entry, split, backend=None, files={})))
     return "\n".join(lines)
 
 
-def _split(path: Path, entry: Entry) -> Split:
+def _split(path: Path | str, entry: Entry, option: str) -> Split:
     """The images of votes, of the shards in this folder."""
     if entry.votes is None or not entry.votes[0].split:
-        raise DataError(f"{path}: --pictures needs votes (.jsonl) of a split of ./{SHARDS}")
+        raise DataError(f"{path}: {option} needs votes (.jsonl) of a split of ./{SHARDS}")
     split = shards.read(SHARDS, entry.votes[0].split)
     if not store.are_of_these(*entry.votes, split):
         raise DataError(f"{path}: votes of other pictures than those of ./{SHARDS / split.name}")
@@ -162,12 +165,21 @@ def _in_linf(found: list[Entry], values: int | None) -> list[str]:
     return [] if values is None else linf.notes(shown, values)
 
 
-def compare(names: list[str], project: Project, *, radii: str | None, best: bool = False) -> str:
+def compare(
+    names: list[str],
+    project: Project,
+    *,
+    radii: str | None,
+    best: bool = False,
+    page: Path | None = None,
+) -> str:
     """Compare two classifiers in pairs on the same images; return tests and conclusions.
 
     Each is a file, or the name of an evaluation. One may have more images than the other. ``best``
-    corrects the best of any number for having been chosen by its images.
+    corrects the best of any number for having been chosen by its images. ``page`` shows those on
+    which two differ at a radius, which are of the shards here.
     """
+    require(not (page and best), "--page: is of two classifiers; leave --best out")
     found = [
         read(Path(name))
         if Path(name) == published.STDIN or Path(name).is_file()
@@ -179,6 +191,7 @@ def compare(names: list[str], project: Project, *, radii: str | None, best: bool
     if len(found) != 2:
         raise DataError(f"{len(found)} classifiers; two are compared, the best of more by --best")
     first, second = names
+    splits = [_split(name, one, "--page") for name, one in zip(names, found, strict=True) if page]
     entries.require_alike(found)
     a, b = pairing.on_shared(*found)
     if not pairing.same_images(a, b):
@@ -222,7 +235,14 @@ def compare(names: list[str], project: Project, *, radii: str | None, best: bool
             f"At r = {', '.join(undecided['r'])} drawing stopped before every image was decided: "
             "nothing follows there."
         )
-    return "\n".join([*lines, CLAIMS])
+    lines.append(CLAIMS)
+    if page and len(table):
+        decided_at = decided["radius"].tolist()
+        paths = pair.write(page, (a, b), splits[0], radii=decided_at, tests=table)
+        lines.append(pages(paths))
+    elif page:
+        lines.append("pictures: none, as no image differs at a radius that was decided")
+    return "\n".join(lines)
 
 
 def _in_pairs(table: pd.DataFrame, decided: pd.DataFrame, undecided: pd.DataFrame) -> Iterator[str]:

@@ -1,0 +1,1 @@
+"""Pages of pictures: certified, attacked, and those on which two classifiers differ."""
