@@ -255,8 +255,8 @@ class Certifier:
                 images, labels, answers, collected, settings, radii, progress
             )
             place = None if path is None else Path(path)
-            finder, how = judging.candidates(found), {"path": place, "shown": progress}
-            return judging.judged(smoothed, split, answers, finder, radii=[], **how)
+            how: dict[str, Any] = {"radii": [], "path": place, "shown": progress}
+            return judging.judged(smoothed, split, answers, judging.candidates(found), **how)
 
     @arguments.checked()
     def expected(self, *, copies: int = SEARCH.copies, seed: int = 0) -> nn.Module:
