@@ -50,7 +50,8 @@ def smooth(
         classifier: A PyTorch network in evaluation mode, on its own device and in its precision, or
             one that `torch.export` exported; or the path of an ``.onnx`` file, the name of a run
             whose ``onnx/NAME.onnx`` is here, or the name of a timm network; or a checkpoint of
-            another repository, as ``checkpoint.pth.tar``, of which a list is an ensemble.
+            another repository, as ``checkpoint.pth.tar``, of which a list is an ensemble; or
+            ``FILE.py:FUNCTION``, which is executed and returns a PyTorch network.
         sigma: The noise level, in [0.0001, 10].
         classes: How many outputs there are, or their names; a PyTorch network needs one of them.
         mean: Mean of each channel, subtracted after the noise; by default 0, or that of timm or of
@@ -111,7 +112,9 @@ def smooth(
         )
     name = str(classifier)
     kind = "onnx" if name.endswith(".onnx") else "timm"
-    if several or (kind == "timm" and (name.endswith(WEIGHTS) or Path(name).is_file())):
+    if ".py:" in name:
+        kind = "module"
+    elif several or (kind == "timm" and (name.endswith(WEIGHTS) or Path(name).is_file())):
         kind = "checkpoint"
     if kind == "timm" and Path("onnx", f"{name}.onnx").exists():
         if mean or std or shape or weights or output or count_nan:
@@ -199,7 +202,8 @@ def foreign(
         given["classes"] = None if classes is None else len(classes)
     elif kind == "module":
         which = registry.load("foreign", kind).own(str(name)).to(given.pop("device"))
-        require(given.pop("size") is not None, "--module: give the --size of pictures, as 32")
+        sized = given.pop("size") is not None
+        require(sized, "--module: give the --size of pictures, as 32, or shape=(3, 32, 32)")
         given |= {"mean": mean or (0.0,), "std": std or (1.0,), "batch": batch}
         given["shape"] = (channels or 3, *(size or ()))
         given["classes"] = None if classes is None else len(classes)

@@ -209,13 +209,12 @@ class Certifier:
             smoothed, split, answers, network = self._prepared(
                 images, labels, answers, search.differentiable, settings, radii, progress
             )
-            return search.attack(
+            return judging.judged(
                 smoothed,
-                network,
                 split,
                 answers,
+                search.finder(network, how),
                 radii=reach.shown(answers.header) if radii is None else radii,
-                search=how,
                 path=None if path is None else Path(path),
                 shown=progress,
             )
@@ -257,7 +256,8 @@ class Certifier:
                 images, labels, answers, collected, settings, radii, progress
             )
             place = None if path is None else Path(path)
-            return judging.candidates(smoothed, split, answers, found, path=place, shown=progress)
+            how: dict[str, Any] = {"radii": [], "path": place, "shown": progress}
+            return judging.judged(smoothed, split, answers, judging.candidates(found), **how)
 
     @arguments.checked()
     def expected(self, *, copies: int = SEARCH.copies, seed: int = 0) -> nn.Module:

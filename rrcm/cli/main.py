@@ -15,8 +15,9 @@ from rrcm.cli.options import Options, takes
 from rrcm.cli.project import Project
 from rrcm.config.defaults import DRAWS
 from rrcm.core.ending import INTERRUPTED
-from rrcm.core.errors import BackendError, ConfigError, PlausibilityWarning, RrcmError, printable
+from rrcm.core.errors import ConfigError, PlausibilityWarning, RrcmError, printable
 from rrcm.core.files import require_utf8
+from rrcm.core.ranges import require
 from rrcm.inference import extras
 
 GROUP = "rrcm.commands"  # entry points of a project: an object with `commands`, and a `Project`
@@ -65,25 +66,37 @@ def attack(
         Path | None,
         typer.Option(help="Folder of .npy files that other searches made, to judge instead."),
     ] = None,
+    surrogate: Annotated[
+        str | None,
+        typer.Option(help="Network whose gradients to follow: FILE.py:FUNCTION, checkpoint, timm."),
+    ] = None,
+    foolbox: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Search of foolbox, as HopSkipJumpAttack: no gradients."),
+    ] = None,
+    base: Annotated[
+        bool, typer.Option("--base", help="Attack the network without noise, too.")
+    ] = False,
     page: Page = None,
 ) -> None:
     """Certify and attack: robust accuracy from both sides.
 
     Interrupted, it resumes.
     """
-    if asked.onnx is not None and candidates is None:
-        raise BackendError(
-            "--onnx: an attack needs gradients, which an ONNX file does not have; give what other "
-            "searches found by --candidates, or a network by --timm or --module"
-        )
+    ways: dict[str, Any] = {"candidates": candidates, "surrogate": surrogate, "foolbox": foolbox}
+    typed = [f"--{name}" for name, value in ways.items() if value is not None]
+    require(len(typed) < 2, f"{' and '.join(typed)}: pictures are found in one way; give one")
     here = Path.cwd()
     request = PROJECT.request(asked)
+    if surrogate and (".py:" in surrogate or (here / surrogate).exists()):
+        surrogate = str(seen(Path(surrogate), here))
     from rrcm.certification.attacking.search import Search
     from rrcm.cli.commands import attack
 
     how = Search(copies=copies, steps=steps, restarts=restarts)
-    candidates, page = candidates and seen(candidates, here), page and seen(page, here)
-    say(attack.attack(request, PROJECT, how, candidates, page=page))
+    ways |= {"candidates": candidates and seen(candidates, here), "surrogate": surrogate}
+    page = page and seen(page, here)
+    say(attack.attack(request, PROJECT, how, base=base, page=page, **ways))
 
 
 @app.command(rich_help_panel=CERTIFY)

@@ -11,6 +11,7 @@ EXTRAS = {  # module that is imported somewhere: the extras that bring it, as in
     **dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), RUNTIMES),
     **dict.fromkeys(("sklearn", "webdataset"), ("train",)),
     "diffusers": ("diffusion",),
+    "foolbox": ("attack",),
     **dict.fromkeys(("fastapi", "fastapi_offline", "prometheus_client"), ("serve",)),
     **dict.fromkeys(("pydantic", "starlette", "uvicorn"), ("serve",)),
     **dict.fromkeys(("dvc", "httpx", "prefect"), ("flow",)),

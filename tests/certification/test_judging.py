@@ -4,6 +4,7 @@ Of a half-space it is that of the half-space. Of a disc of radius r it is a disc
 which a noncentral chi-squared variable is below (r / sigma)^2 with probability 1/2.
 """
 
+import importlib
 import math
 import re
 from pathlib import Path
@@ -23,7 +24,7 @@ from rrcm.core.errors import ConfigError, DataError
 
 SIGMA, R = 0.25, 0.6
 RHO = brentq(lambda rho: ncx2.cdf((R / SIGMA) ** 2, 4, (rho / SIGMA) ** 2) - 0.5, 0.01, R)
-IMAGES, SETS = 50, 40
+IMAGES, SETS = 50, 200  # 10,000 candidates
 QUIET = {"n": 100, "n0": 20, "alpha": 0.001, "progress": False}
 
 
@@ -149,7 +150,11 @@ def test_the_model_for_libraries_is_the_mean_probability(known, tmp_path: Path):
     torch.testing.assert_close(model(x[2:3]), log_p[2:3])
     assert model.noise.shape == (8, 1, 1, 2, 2) and 0.1 < float(model.noise.std()) < 0.4
     assert torch.equal(smoothed.expected(copies=8, seed=3)(x), log_p)
-    assert not torch.equal(smoothed.expected(copies=8, seed=4)(x), log_p)
+    asked_before = smoothed.expected(copies=8, seed=4)
+    with torch.no_grad():
+        asked_before(x)
+    assert not torch.equal(asked_before(x), log_p)
+    assert torch.autograd.grad(asked_before(x)[:, 0].sum(), x)[0].abs().sum() > 0
     assert torch.autograd.grad(log_p[:, 0].sum(), x)[0].abs().sum() > 0
     export_elsewhere(kind().eval(), torch.zeros(16, 1, 2, 2), tmp_path / "net.onnx", fixed=True)
     file = rrcm.smooth(tmp_path / "net.onnx", sigma=SIGMA)
@@ -198,3 +203,31 @@ def test_the_snippets_of_the_page_run(known, library: str):
 
     found = np.array(names["answers"].attacked["attacked"])
     assert np.isfinite(found).all() and (found > image(kind)[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("library", "place", "search"),
+    [
+        (
+            "art",
+            "art.estimators.classification.PyTorchClassifier",
+            "art.attacks.evasion.ProjectedGradientDescentPyTorch(model, norm=2, eps=0.9,"
+            " eps_step=0.1, max_iter=20, verbose=False).generate(images.numpy())",
+        ),
+        ("autoattack", "autoattack.AutoAttack", "model.run_standard_evaluation(images, labels)"),
+    ],
+)
+def test_the_adapters_of_the_page_are_taken(known, library: str, place: str, search: str):
+    pytest.importorskip(library)
+    module, name = place.rsplit(".", 1)
+    page = (ROOT / "docs/certifying.md").read_text()
+    (adapter,) = re.findall(rf"`({name}\(.*?\))`", page, re.DOTALL)
+    smoothed, kind, images, _ = known
+    names = {name: getattr(importlib.import_module(module), name), "smoothed": smoothed}
+    names |= {"images": images[:4].clone(), "labels": torch.ones(4).long(), "torch": torch}
+    names |= {"shape": (1, 2, 2), "classes": 2, library: importlib.import_module(library)}
+    names["model"] = eval(adapter, names)
+
+    found = smoothed.judge(names["images"], [1] * 4, eval(search, names), **QUIET).attacked
+
+    assert all(image(kind)[1] < apart < math.inf for apart in found["attacked"])

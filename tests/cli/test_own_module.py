@@ -1,22 +1,31 @@
 """A network of the user's own by `--module`, and pictures of other searches by `--candidates`."""
 
+import re
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from builders import export_elsewhere, refusal, refused
 from PIL import Image
 
+import rrcm
 from rrcm.certification import certify
 from rrcm.certification.attacking.search import Search
-from rrcm.cli.commands import attack, on_demand
+from rrcm.certification.votes import records
+from rrcm.cli.commands import attack, on_demand, predict
 from rrcm.cli.options import Options
 from rrcm.cli.project import Project
 from rrcm.core.errors import BackendError, ConfigError, DataError
 from rrcm.inference.foreign import module
 
 CODE = """
+from pathlib import Path
+from urllib.request import urlopen
+
 import torch
 from torch import nn
 
@@ -33,6 +42,15 @@ def fails():
 
 def number():
     return 3
+
+class Remote(nn.Module):
+    def forward(self, x):
+        sent = x.detach().numpy().tobytes()
+        got = urlopen(Path("address").read_text(), sent).read()
+        return torch.frombuffer(bytearray(got), dtype=torch.float32).reshape(-1, 2)
+
+def endpoint():
+    return Remote().eval()
 """
 ASKED = {"size": "4", "channels": 1, "sigma": 0.25, "n": 200, "alpha": 0.01, "seed": 1}
 
@@ -49,7 +67,8 @@ def here(tmp_path: Path, monkeypatch) -> Path:
 
 def judged(**classifier) -> str:
     options = Options(images=Path("photos"), **ASKED | classifier)
-    return attack.attack(Project().request(options), Project(), Search(), Path("found"))
+    request = Project().request(options)
+    return attack.attack(request, Project(), Search(), candidates=Path("found"))
 
 
 def test_an_own_network_is_certified_and_candidates_are_judged(here: Path):
@@ -75,13 +94,106 @@ def test_an_own_network_is_certified_and_candidates_are_judged(here: Path):
         assert found["attacked_to"].tolist() == [1, 0] and (found["radius"] > 0).all()
 
 
+def test_votes_are_those_of_the_same_network_in_python(here: Path):
+    options = Options(module="net.py:make_net", images=Path("photos"), radii="0,0.2", **ASKED)
+    said = on_demand.certify(Project().request(options), Project())
+    (votes,) = re.findall("^votes: (.*)$", said, re.MULTILINE)
+    pictures = np.array([77, 178], np.uint8)[:, None, None, None] * np.ones((1, 4, 4), np.uint8)
+    asked = {"n": 200, "alpha": 0.01, "seed": 1, "progress": False}
+    named = Options(module="net.py:make_net", radii="0,0.2", **ASKED)
+    one = predict.predict(Project().request(named), "photos/1/light.png")
+    in_memory = rrcm.smooth(module.own("net.py:make_net"), sigma=0.25, classes=2)
+    for smoothed in (in_memory, rrcm.smooth("net.py:make_net", sigma=0.25, shape=(1, 4, 4))):
+        answers = smoothed.certify(pictures, labels=[0, 1], radii=[0, 0.2], **asked)
+        assert answers.rows == records.read(Path(votes))[1]
+    (alone,) = in_memory.certify(pictures[1:], labels=[1], radii=[0, 0.2], **asked)
+
+    radius = certify.printed(alone.radius, certify.DOWN, places=4)
+    assert f"light.png: class 1, certified within an l2 radius of {radius} " in one
+
+
+@pytest.fixture
+def served(here: Path):
+    """An endpoint that gives the scores of `Bright` for noisy pictures of float32."""
+
+    class Scores(BaseHTTPRequestHandler):
+        def do_POST(self):
+            sent = self.rfile.read(int(self.headers["Content-Length"]))
+            side = np.frombuffer(sent, np.float32).reshape(-1, 16).mean(axis=1) - 0.5
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(np.stack([-side, side], axis=1).astype(np.float32).tobytes())
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Scores) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        Path("address").write_text(f"http://127.0.0.1:{server.server_address[1]}")
+        yield
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("classifier", "way"),
+    [
+        ({"module": "net.py:make_net"}, {"base": True}),
+        ({"module": "net.py:endpoint"}, {"foolbox": "HopSkipJumpAttack"}),
+        ({"onnx": "net.onnx"}, {"surrogate": "net.py:make_net"}),
+        ({"onnx": "net.onnx"}, {"foolbox": "HopSkipJumpAttack"}),
+    ],
+)
+def test_anything_is_attacked_and_one_table_has_both_sides(served, classifier, way):
+    if "foolbox" in way:
+        pytest.importorskip("foolbox")
+    if "onnx" in classifier:
+        net = module.own("net.py:make_net")
+        export_elsewhere(net, torch.zeros(2, 1, 4, 4), Path("net.onnx"), fixed=True)
+        classifier = classifier | {"size": None, "channels": None}
+    asked = ASKED | classifier | {"radii": "0,0.5,0.9,1.2"}
+    how = Search(copies=4, steps=4, restarts=1)
+    request = Project().request(Options(images=Path("photos"), **asked))
+    said = attack.attack(request, Project(), how, **way)
+    (table,) = re.findall("^this table: (.*)$", said, re.MULTILINE)
+    got, found = pd.read_csv(table), certify.read(Path(f"{Path(table).parent}.csv"))
+    boundary = np.array([0.5 - 77 / 255, 178 / 255 - 0.5]) * 4
+
+    assert (found["attacked"] > boundary).all() and (found["attacked"] < 2 * boundary).all()
+    assert (got["certified"] <= got["empirical"]).all() and got["certified"][0] == 1
+    assert got["empirical"].tolist()[:2] == [1, 1] and (got["clean"] == 1).all()
+    np.testing.assert_allclose(got["linf"], got["radius"] / 4, atol=1e-6)
+    assert "ℓ∞" in said and "ℓ∞" in Path(table).with_name("index.html").read_text()
+    if "base" in way:
+        assert (found["attacked_base"] > boundary).all() and got["base"].tolist()[:2] == [1, 1]
+        assert (found["attacked_base"] < 1.6 * boundary).all()
+
+
+def test_what_a_search_cannot_do_is_said(here: Path):
+    pytest.importorskip("foolbox")
+    net = module.own("net.py:make_net")
+    export_elsewhere(net, torch.zeros(2, 1, 4, 4), Path("net.onnx"), fixed=True)
+    asked = ASKED | {"onnx": "net.onnx", "size": None, "channels": None}
+    request = Project().request(Options(images=Path("photos"), **asked))
+    for way, error, words in (
+        ({"foolbox": "HopSkipJump"}, ConfigError, "Did you mean 'HopSkipJumpAttack'?"),
+        ({"foolbox": "DatasetAttack"}, BackendError, "--foolbox DatasetAttack: "),
+        ({"foolbox": "L2FMNAttack"}, BackendError, "HopSkipJumpAttack and BoundaryAttack need no"),
+        ({"surrogate": "no.py:net"}, BackendError, "no.py: no such file"),
+        ({}, BackendError, "by --foolbox HopSkipJumpAttack, follow those of another network by"),
+    ):
+        with refused(error, words):
+            attack.attack(request, Project(), Search(), **way)
+
+
 @pytest.mark.parametrize(
     ("place", "error", "words"),
     [
         ("net.py", ConfigError, "--module: expected FILE.py:FUNCTION, as net.py:make_net, got"),
         ("no.py:make", BackendError, "--module no.py: no such file"),
         ("net.py:no", BackendError, "--module net.py:no: AttributeError: "),
-        ("net.py:fails", BackendError, "--module net.py:fails: KeyError: 'weights' (line 14)"),
+        ("net.py:fails", BackendError, "--module net.py:fails: KeyError: 'weights' (line 17)"),
         ("net.py:number", BackendError, "--module net.py:number: returns int, not a network"),
     ],
 )

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from rrcm.certification.certify import DOWN, printed
+from rrcm.certification.certify import DIGITS, DOWN, printed
 from rrcm.core.ranges import COUNT, require
 
 LEVELS, ROUNDING = 255, 1e-12  # steps from black to white; more than that of a root
@@ -12,6 +12,11 @@ LEVELS, ROUNDING = 255, 1e-12  # steps from black to white; more than that of a 
 def levels(r: float, values: int) -> int:
     """By how many of 255 levels each of ``values`` may change: the ball of L2 radius r is open."""
     return max(0, math.ceil(LEVELS * r / math.sqrt(values) * (1 - ROUNDING)) - 1)
+
+
+def radius(r: float, values: int) -> float:
+    """The L-infinity ball within that of L2 radius r, rounded down."""
+    return float(printed(r / math.sqrt(values), DOWN, places=DIGITS))
 
 
 def notes(radii: Sequence[float], values: int) -> list[str]:

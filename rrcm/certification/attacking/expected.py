@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from rrcm.core.errors import BackendError
 from rrcm.core.labels import named
+from rrcm.inference.backend import Backend
 from rrcm.models.trained import purified
 from rrcm.models.trained.base.classifier import Unconditional
 from rrcm.training.engine.draws import Draws
@@ -63,18 +65,20 @@ def scores_of(smoothed: Any) -> tuple[Any, bool]:
         loaded: Any = purified.load(smoothed.trained)[0]
         function = loaded.fix(backend.sigma).to(backend.device, torch.float32)
     grey = torch.full((1, *smoothed.shape), 0.5, device=backend.device, requires_grad=True)
-    if function is not None and function(grey).requires_grad:
-        return function, True
+    with torch.enable_grad():  # a library may first ask without
+        if function is not None and function(grey).requires_grad:
+            return function, True
     if backend.normals:
         raise BackendError("attack: this classifier takes random numbers beside the noise")
+    return partial(plain, backend), False
+
+
+def plain(backend: Backend, x: Tensor) -> Tensor:
+    """Scores of pixels [B, C, H, W] in batches of a size that ``backend`` takes, [B, K]."""
     size = backend.fixed
-
-    def scores(x: Tensor) -> Tensor:
-        rows = torch.arange(len(x) + -len(x) % size if size else len(x)) % len(x)
-        parts = x.detach()[rows].split(size or len(x))
-        return torch.cat([backend.scores(part) for part in parts])[: len(x)].clone()
-
-    return scores, False
+    rows = torch.arange(len(x) + -len(x) % size if size else len(x)) % len(x)
+    parts = x.detach()[rows].split(size or len(x))
+    return torch.cat([backend.scores(part) for part in parts])[: len(x)].clone()
 
 
 @contextmanager

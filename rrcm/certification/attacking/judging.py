@@ -13,6 +13,8 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from rrcm.certification.answers import Answer, Answers
+from rrcm.certification.attacking import expected
 from rrcm.certification.certify import DIGITS, UP, printed
 from rrcm.certification.sampling import store
 from rrcm.certification.votes import records
@@ -37,8 +40,25 @@ from rrcm.training.engine.draws import Draws
 
 MAJORITY = 0.5
 SHARE = 10  # of the draws that may judge a picture, one in so many sorts candidates before
+VALUES = 2**19  # of noisy pictures that are classified together
 Pools = Mapping[int, Sequence[np.ndarray]]  # candidates of an image, by its idx
-Find = Callable[[Tensor, Row, Answer], Iterable[Tensor]]
+Near = Callable[[Tensor, Row], Iterable[Tensor]]  # the pictures for an image [C, H, W] of a row
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finder:
+    """What finds pictures, in words, and ``asked`` in numbers.
+
+    ``near`` finds them for the votes of a header, at radii, with noise of a standard deviation, 0
+    for the classifier without noise. They are ``ordered`` if it gives them from the farthest to the
+    nearest. Another ``salt`` is other noise of the judgement.
+    """
+
+    said: str = ""
+    asked: dict[str, Any]
+    near: Callable[[Header, list[float], float], Near]
+    ordered: bool = False
+    salt: str = ""
 
 
 def require(smoothed: Any, split: Split) -> None:
@@ -58,24 +78,31 @@ def judged(
     smoothed: Any,
     split: Split,
     answers: Answers,
-    find: Find,
+    finder: Finder,
     *,
-    asked: list[Any],
-    salt: str = "",
+    radii: list[float],
     path: Path | None,
     shown: bool,
 ) -> Answers:
     """Judge what is found near the images of ``answers``, which are in ``split``, on one thread.
 
-    ``find`` gives the pictures for an image [C, H, W] of a row with an answer, from the farthest to
-    the nearest; ``asked`` says in JSON what it does. Returns the answers with what is ``attacked``,
-    which is read from ``path`` and kept there, and beside it each `picture` that was found; from
-    the first of these that is gone on, the search is repeated. Another ``salt`` is other noise.
+    Returns the answers with what is ``attacked``, which is read from ``path`` and kept there, and
+    beside it each `picture` that was found; from the first of these that is gone on, the search is
+    repeated. Unless they are in order, pictures are `sifted`, and an image that the answers have
+    wrong is its own only one.
 
     Raises:
         VotesError: ``path`` is of other images or settings.
     """
     header = answers.header
+    asked, salt, near = [radii, finder.asked], finder.salt, finder.near(header, radii, header.sigma)
+
+    def find(x: Tensor, row: Row, answer: Answer) -> Iterable[Tensor]:
+        if finder.ordered:
+            return near(x, row)
+        wrong = answer.label not in (row.label, ABSTAIN)
+        return [x] if wrong else sifted(smoothed, header, x, row, near(x, row))
+
     some = [] if len(answers) == header.images else [row.idx for row in answers.rows]
     of = json.dumps([*asked, records.fields(header), *some])
     kept: dict[str, Any] = {"of": of, "attacked": [], "attacked_to": []}
@@ -168,37 +195,53 @@ def together(answers: Answers, split: Split) -> tuple[Answers, Split]:
     return dataclasses.replace(answers, header=header, rows=rows, all_rows=all_rows), split
 
 
-def candidates(
-    smoothed: Any, split: Split, answers: Answers, pools: Pools, *, path: Path | None, shown: bool
-) -> Answers:
-    """Judge the pictures of ``pools``, float32 [C, H, W] in [0, 1]; see `judged`.
+def candidates(pools: Pools, said: str = "") -> Finder:
+    """Finds the pictures of ``pools``, float32 [C, H, W] in [0, 1].
 
-    Those that no nearer one beats are judged, on other noise than that which finds them: by it the
-    classifier answers them wrongly, and the farther one is, the more votes for a wrong class it
-    has. So a picture that fails hides no better one behind it. An image that ``answers`` have wrong
-    is its own only candidate. The noise depends on the candidates: those that were changed after a
-    judgement get fresh noise.
+    The noise that judges depends on them: those that were changed after a judgement get fresh
+    noise.
     """
-    header, digest = answers.header, of(pools)
+    digest, many = of(pools), sum(map(len, pools.values()))
+    asked = {f"candidates {digest[:8]}": many}
+    near = partial(given, pools)
+    return Finder(said=f"{many} {said}", asked=asked, near=lambda *_: near, salt=f"/{digest}")
 
-    def found(x: Tensor, row: Row, answer: Answer) -> list[Tensor]:
-        if answer.label not in (row.label, ABSTAIN):
-            return [x]
-        pool = [torch.from_numpy(picture).to(x.device) for picture in pools.get(row.idx, ())]
-        pool.sort(key=lambda point: float((point.double() - x.double()).norm()))
-        draw = Draws(header.seed, row.idx, purpose=f"candidates {digest}")
-        best, kept = MAJORITY, list[Tensor]()
-        for point, share in zip(
-            pool, _shares(smoothed, pool, row.label, header.n, draw), strict=True
-        ):
-            if share > best:
-                kept, best = [point, *kept], share
-        return kept
 
-    many = sum(map(len, pools.values()))
-    asked: list[Any] = [[], {f"candidates {digest[:8]}": many}]
-    salt = f"/{digest}"
-    return judged(smoothed, split, answers, found, asked=asked, salt=salt, path=path, shown=shown)
+def given(pools: Pools, x: Tensor, row: Row) -> list[Tensor]:
+    """The pictures of ``pools`` for an image."""
+    return [torch.from_numpy(picture).to(x.device) for picture in pools.get(row.idx, ())]
+
+
+def sifted(
+    smoothed: Any, header: Header, x: Tensor, row: Row, pool: Iterable[Tensor]
+) -> list[Tensor]:
+    """Those of ``pool`` that no nearer one beats, from the farthest to the nearest.
+
+    That is on other noise than that which judges: by it the classifier answers them wrongly, and
+    the farther one is, the more votes for a wrong class it has. So a picture that fails hides no
+    better one behind it.
+    """
+    pool = sorted(pool, key=lambda point: float((point.double() - x.double()).norm()))
+    digest = of({row.idx: [point.cpu().numpy() for point in pool]})
+    draw = Draws(header.seed, row.idx, purpose=f"candidates {digest}")
+    best, kept = MAJORITY, list[Tensor]()
+    shares = _shares(smoothed, pool, row.label, header.n, draw)
+    for point, share in zip(pool, shares, strict=True):
+        if share > best:
+            kept, best = [point, *kept], share
+    return kept
+
+
+def unsmoothed(smoothed: Any, split: Split, rows: list[Row], near: Near) -> list[float]:
+    """How near is a picture, of ``near`` or the image, that is wrong without noise, [N]; or NaN."""
+    place, distances = {idx: place for place, idx in enumerate(split.idx.tolist())}, []
+    for row in rows:
+        x = torch.from_numpy(split.pixels(place[row.idx])).to(smoothed.backend.device)
+        pool = torch.stack([x, *near(x, row)])
+        wrong = expected.plain(smoothed.backend, pool).argmax(dim=1) != row.label
+        apart = (pool.double() - x.double()).flatten(1).norm(dim=1)[wrong]
+        distances.append(min(apart.tolist(), default=math.nan))
+    return distances
 
 
 def of(pools: Pools) -> str:
@@ -216,13 +259,17 @@ def _shares(smoothed: Any, pool: list[Tensor], label: int, n: int, draw: Draws) 
     backend, size = smoothed.backend, smoothed.draws.batch_size
     votes = torch.zeros(len(pool), len(backend.classes), device=backend.device)
     rounds = -(-max(1, n // SHARE) // size) if len(pool) else 0
+    many = 1 if backend.fixed else max(1, VALUES // (size * pool[0].numel())) if pool else 1
     for _ in range(rounds):
         noise = backend.sigma * draw.normal(pool[0].expand(size, *pool[0].shape))
         normals = backend.normals
         z = draw.normal(noise.new_empty(size, *normals)) if normals else None
-        for place, point in enumerate(pool):
-            best = backend.scores(point + noise, z).argmax(dim=1)
-            votes[place] += nn.functional.one_hot(best, votes.shape[1]).sum(dim=0)
+        for start in range(0, len(pool), many):
+            points = torch.stack(pool[start : start + many])
+            noisy = (points[:, None] + noise).flatten(0, 1)
+            again = None if z is None else z.repeat(len(points), *[1] * len(normals))
+            best = backend.scores(noisy, again).argmax(dim=1).unflatten(0, (len(points), size))
+            votes[start : start + many] += nn.functional.one_hot(best, votes.shape[1]).sum(dim=1)
     shares = votes[:, : len(named(backend.classes))] / max(1, rounds * size)
     shares[:, label] = 0
     return shares.amax(dim=1).tolist()

@@ -9,16 +9,14 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rrcm.certification.answers import Answer, Answers
 from rrcm.certification.attacking import expected, judging
-from rrcm.certification.votes.records import Row
+from rrcm.certification.votes.records import Header, Row
 from rrcm.core.errors import BackendError
 from rrcm.core.ranges import COPIES, positive
 from rrcm.data.splits.shards import Split
@@ -50,34 +48,20 @@ class Search:
         positive(self, "copies", "steps", "restarts", most=COPIES)
 
 
-def attack(
-    smoothed: Any,
-    network: nn.Module,
-    split: Split,
-    answers: Answers,
-    *,
-    radii: list[float],
-    search: Search,
-    path: Path | None,
-    shown: bool,
-) -> Answers:
-    """Attack a `Smoothed` on the images of ``answers``, which are in ``split``, on one thread.
+def finder(network: nn.Module, search: Search, said: str = "") -> judging.Finder:
+    """Finds the `pictures` of what `differentiable` returns; with another network's, say so."""
 
-    ``network`` is what `differentiable` returns for it. Returns the answers with what is
-    ``attacked``, which is read from ``path`` and kept there; a picture that succeeds within its
-    certified radius is kept as ``<path>-<idx>.npy``.
+    def near(header: Header, radii: list[float], sigma: float) -> judging.Near:
+        def found(x: Tensor, row: Row) -> Iterator[Tensor]:
+            draw = Draws(header.seed, row.idx, purpose="attack")
+            return pictures(network, x, row.label, sigma, radii, search, draw)
 
-    Raises:
-        VotesError: ``path`` is of other images or settings.
-    """
-    header = answers.header
+        return found
 
-    def found(x: Tensor, row: Row, answer: Answer) -> Iterator[Tensor]:
-        draw = Draws(header.seed, row.idx, purpose="attack")
-        return pictures(network, x, row.label, header.sigma, radii, search, draw)
-
-    asked = [radii, dataclasses.asdict(search)]
-    return judging.judged(smoothed, split, answers, found, asked=asked, path=path, shown=shown)
+    asked = dataclasses.asdict(search) | ({said: "with"} if said else {})
+    what = f"PGD and DDN on {search.copies} noisy copies, {search.steps} steps"
+    what += f", {search.restarts} restarts{said and f', {said}'}"
+    return judging.Finder(said=what, asked=asked, near=near, ordered=True)
 
 
 def differentiable(smoothed: Any, split: Split) -> nn.Module:
@@ -91,8 +75,9 @@ def differentiable(smoothed: Any, split: Split) -> nn.Module:
     function, has_gradients = expected.scores_of(smoothed)
     if not has_gradients:
         raise BackendError(
-            "attack: this classifier has no gradients to follow, as an ONNX file has none; attack "
-            "a PyTorch network, a timm network or a run of a checkout, or give --candidates"
+            "attack: this classifier has no gradients to follow, as an ONNX file has none; search "
+            "without by --foolbox HopSkipJumpAttack, follow those of another network by "
+            "--surrogate, or give --candidates"
         )
     return Unconditional(function)
 
@@ -116,7 +101,8 @@ def pictures(
 
     level, farthest = torch.tensor(sigma, device=x.device), max(radii)
     how: dict[str, Any] = {"sigma": level, "draw": draw}
-    copies, choosing = noise(search.copies, search.restarts), noise(CHOOSING, 1)
+    copies = noise(search.copies if sigma else 1, search.restarts)
+    choosing = noise(CHOOSING if sigma else 1, 1)
 
     def pgd(aims: Tensor, radius: float) -> Tensor:
         steps, step, many = search.steps, WAY * radius / search.steps, x.expand(len(aims), *x.shape)
