@@ -28,8 +28,8 @@ def predict(request: Request, image: str, *, page: Path | None = None) -> str:
     if known := request.source.known_image(image):
         smoothed = request.source.classifier(request.sample, max_value=known.max_value)
         label = smoothed.backend.classes.index(known.label)
-        how: dict[str, Any] = {"idx": int(image), "labels": [label]}
-        answers, split = smoothed.alone(known.pixels, seed=request.sample.seed, **how)
+        which: dict[str, Any] = {"idx": int(image), "labels": [label]}
+        answers, split = smoothed.alone(known.pixels, seed=request.sample.seed, **which)
         truth = f"; the label is {known.label}"
     else:
         if not os.path.lexists(image):
