@@ -324,7 +324,11 @@ def test_report_and_doctor_say_what_there_is(checkout: Workspace):
     (checkout.path / f"certificates/{EVAL}.csv").unlink()
     (checkout.path / f"onnx/{RUN}.onnx").unlink()
 
-    assert "`rrcm repro` makes it" in refusal(checkout.path, "rrcm", "report")
+    report = printed(checkout.path, "report")
+    assert f"not here: {EVAL}; `rrcm repro` makes" in report and "the report" not in report
+    assert "0.5 " in report  # the other evaluation
+    (checkout.path / "certificates").rename(checkout.path / "elsewhere")
+    assert ".csv is not here; `rrcm repro` makes" in refusal(checkout.path, "rrcm", "report")
     found = printed(checkout.path, "doctor")
     assert f"--  onnx/{RUN}.onnx: not here; `rrcm repro export@{RUN}`" in found
     assert "ok  onnx/tiny-gaussian-s050.onnx" in found

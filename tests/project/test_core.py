@@ -170,9 +170,10 @@ def test_modules_of_the_core_import_without_extras(core: Run, tmp_path: Path):
         **dict.fromkeys(
             ("rrcm.diffusion.networks.unet", "rrcm.diffusion.openai_unet"), ("diffusion",)
         ),
+        "rrcm.certification.attacking.library": ("attack",),
         **{
             f"rrcm.serving.{name}": ("serve",)
-            for name in ("application", "bearer", "endpoints", "metrics", "upload")
+            for name in "application bearer endpoints metrics page stream upload".split()
         },
         "rrcm.cli.commands.serve": ("serve",),
     }
