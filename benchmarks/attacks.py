@@ -86,13 +86,13 @@ def main() -> None:
     for name, attack in attacks(smoothed, x, answers, args).items():
         start = time.perf_counter()
         apart = np.array(attack().attacked["attacked"])
-        seconds = (time.perf_counter() - start) / len(x)
-        left = [np.mean(~(apart <= radius)) for radius in args.radii]
+        seconds = round((time.perf_counter() - start) / len(x), 2)
+        left = [float(np.mean(~(apart <= radius))) for radius in args.radii]
         assert all(a <= b for a, b in zip(certified, left, strict=True)), "a false certificate"
         rows.append(
             {"attack": name}
             | dict(zip(args.radii, left, strict=True))
-            | {"found": np.isfinite(apart).mean(), "median l2": pd.Series(apart).median()}
+            | {"found": float(np.isfinite(apart).mean()), "median l2": pd.Series(apart).median()}
             | {"seconds per image": seconds}
         )
         print(rows[-1], flush=True)
