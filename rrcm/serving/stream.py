@@ -5,9 +5,7 @@ the rule once the client has left, and keeps its place until then.
 """
 
 import asyncio
-import base64
 import dataclasses
-import io
 import json
 import logging
 import threading
@@ -15,12 +13,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import numpy as np
-import torch
 from fastapi.responses import StreamingResponse
-from PIL import Image
 from starlette.requests import ClientDisconnect
 from torch import Tensor
 
+from rrcm.analysis.presentation import embedded
 from rrcm.certification.certify import floor
 from rrcm.certification.sampling import voting
 from rrcm.certification.sampling.batching import Job, Piece
@@ -31,7 +28,7 @@ from rrcm.serving.schemas import Reply
 
 COPIES = 8  # the first draws
 SHOWN = 5  # classes whose votes are told
-EXACT = 48 * 48  # pixels of pictures that are shown without loss
+QUALITY = 90  # of pictures that are stored with loss
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx passes on each event
 FAILED = "the classifier failed; the server's log says why"
 LOG = logging.getLogger(__name__)
@@ -51,9 +48,11 @@ def watch(smoothed: Smoothed, image: np.ndarray, seed: int, tell: Tell) -> Watch
     noise, size = voting.noise(header, split), header.batch
     count = voting.counter(smoothed.backend, split, noise=noise, batch_size=size, look=seen)
     count([Piece(Job(row=0, bounds=()), 0, 0, COPIES)])
-    (pixels,) = torch.from_numpy(split.pixels(np.array([0])))
-    copies = [[_webp(noisy), label] for noisy, label in found[:COPIES]]
-    tell("picture", {"image": _webp(pixels), "copies": copies})
+    (pixels,) = split.pixels(np.array([0]))
+    copies = [
+        [embedded.webp(noisy.numpy(), quality=QUALITY), label] for noisy, label in found[:COPIES]
+    ]
+    tell("picture", {"image": embedded.webp(pixels, quality=QUALITY), "copies": copies})
 
     def look(votes: ImageVotes, radius: float) -> None:
         counts = votes.counts[-1]
@@ -106,12 +105,3 @@ async def response(certified: Callable[[Tell], Coroutine[Any, Any, Reply]]) -> S
 
 def _event(kind: str, data: str) -> bytes:
     return f"event: {kind}\ndata: {data}\n\n".encode()
-
-
-def _webp(pixels: Tensor) -> str:
-    """Pixels [C, H, W], cut to [0, 1], as base64."""
-    array = (255 * pixels.clamp(0, 1)).round().byte().permute(1, 2, 0).numpy()
-    picture, file = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array), io.BytesIO()
-    exact = picture.width * picture.height <= EXACT
-    picture.save(file, "WEBP", lossless=exact, quality=90)
-    return base64.b64encode(file.getvalue()).decode()

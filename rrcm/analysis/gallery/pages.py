@@ -4,11 +4,8 @@ Each page is one file, which opens from a disk: it asks nothing of a network, an
 Content-Security-Policy lets nothing run but its own script. Names are data in it, and stay text.
 """
 
-import base64
-import io
 import json
 from collections.abc import Callable, Sequence
-from hashlib import sha256
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
@@ -17,16 +14,14 @@ from urllib.parse import quote
 import jinja2
 import numpy as np
 import pandas as pd
-from PIL import Image
 
-from rrcm.analysis import report
 from rrcm.analysis.entries import Entry
+from rrcm.analysis.presentation import embedded
 from rrcm.core.errors import printable
 from rrcm.core.files import write_text
 
 TEMPLATE = Path(__file__).with_name("pages.html.jinja")
 MOST = 200  # cards of a page
-EXACT = 48 * 48  # pixels up to which the pictures of the first page are stored without loss
 SIDE, FURTHER = 96, 64  # pixels of the longer side of others, on the first page and further ones
 
 Card = dict[str, Any]  # as the script of the template reads it
@@ -63,23 +58,16 @@ def by(table: pd.DataFrame, column: str, *, ascending: bool = True) -> list[int]
 
 
 def encoded(pixels: np.ndarray, *, first: bool, sampled: bool = False) -> str:
-    """Pixels [C, H, W], cut to [0, 1], as the base64 of a WebP picture of few bytes.
+    """Pixels [C, H, W] as by `embedded.webp`.
 
-    On the ``first`` page small ones have no loss, and others are larger. ``sampled``: instead of
-    scaling, every k-th pixel is kept, as averages of noisy pixels have less noise.
+    On the ``first`` page small ones have no loss, and others are larger.
     """
-    array = np.rint(pixels.clip(0, 1) * 255).astype(np.uint8).transpose(1, 2, 0)
-    picture = Image.fromarray(array[:, :, 0] if array.shape[2] == 1 else array)
-    if not (exact := first and picture.width * picture.height <= EXACT):
-        way = Image.Resampling.NEAREST if sampled else Image.Resampling.LANCZOS
-        picture.thumbnail((SIDE, SIDE) if first else (FURTHER, FURTHER), way)
-    file = io.BytesIO()
-    picture.save(file, "WEBP", lossless=exact, quality=80, method=2)
-    return base64.b64encode(file.getvalue()).decode()
+    side = SIDE if first else FURTHER
+    return embedded.webp(pixels, exact=first, side=side, sampled=sampled)
 
 
 def _html(cards: list[Card], shown: dict[str, object]) -> str:
-    source, style = (one.read_text(encoding="utf-8") for one in (TEMPLATE, report.TEMPLATE))
+    source = TEMPLATE.read_text(encoding="utf-8")
     template = jinja2.Template(
         source, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
@@ -87,10 +75,8 @@ def _html(cards: list[Card], shown: dict[str, object]) -> str:
         **shown,
         # In a script, only < could end it.
         cards=json.dumps(cards, separators=(",", ":")).replace("<", "\\u003c"),
-        style=style.partition("<style>")[2].partition("</style>")[0],
+        style=embedded.style(),
     )
     for tag in ("style", "script"):
-        _, _, after = html.partition(f"<{tag}>")
-        digest = sha256(after.partition(f"</{tag}>")[0].encode()).digest()
-        html = html.replace(f"OF-{tag}", base64.b64encode(digest).decode(), 1)
+        html = html.replace(f"sha256-OF-{tag}", embedded.digest(html, tag), 1)
     return html
