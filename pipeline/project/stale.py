@@ -187,7 +187,7 @@ class Present:
             for kind in CLASSIFIERS:  # the name may have belonged to another kind
                 if kind not in kinds:
                     past[kind].pop(run, None)
-            with suppress(ConfigError, KeyError):  # recorded by another version, or incompletely
+            with suppress(ConfigError, LookupError):  # recorded by another version, or incompletely
                 params = parse(past, Params, where=str(PARAMS))
                 params.classifiers()
                 return params

@@ -255,6 +255,8 @@ def test_an_ensemble_is_made_sampled_and_certified(extended: Workspace, tmp_path
     asked = ("rrcm", "certify", "--model", "tiny-both", "--sigma", ".5")
     said = checkout.run(*asked)
     assert "boosting" in said and "votes/both.jsonl" in said and "stale" not in said
+    report = checkout.run("rrcm", "report", "--only", "both")
+    assert "boosting" in report and "stale" not in report
 
     def swap(params):
         params["members"]["first"]["run"] = "tiny-gaussian-s050"
