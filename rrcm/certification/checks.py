@@ -21,10 +21,12 @@ from rrcm.certification.sampling.voting import BROKEN, NAN, is_defined, trial_no
 from rrcm.core.errors import BackendError, NoFunctionError
 from rrcm.data.splits.shards import Split
 from rrcm.inference.backend import Backend
+from rrcm.inference.foreign import _scores as of_foreign
 
 PICTURES = 64  # classified with and without noise
 ROUNDING = 1e-2  # of a score, at another place of the batch: that of bfloat16, of 8 bits
 SAME = 1e-6  # of a class's largest score: float32 rounding
+SEVERAL = 16  # pictures that show whether a single score is a probability
 DRAW = 2**32 - 1  # a draw of the noise that no sampling uses
 
 
@@ -135,6 +137,22 @@ def function(backend: Backend, x: Tensor, clean: Tensor) -> None:
             "certified: compute it of each, take it out if it only checks, or have the classifier "
             "asked for one picture at a time, by batch=1 or --batch-size 1"
         )
+
+
+def of_grey(backend: Backend, shape: tuple[int, int, int], *, rows: int) -> None:
+    """Check what was trained elsewhere by `function` on ``rows`` grey pictures of ``shape``.
+
+    Raises:
+        BackendError: As of `function`; or its two scores are made of one that is a probability.
+    """
+    generator = torch.Generator().manual_seed(0)
+    grey = torch.full((rows, *shape), 0.5)
+    function(backend, grey + backend.sigma * torch.randn(grey.shape, generator=generator), grey)
+    if len(backend.classes) - bool(backend.count_nan) == 2:
+        more = torch.randn(max(1, SEVERAL // rows), *grey.shape, generator=generator)
+        noisy = (0.5 + backend.sigma * more).to(backend.device)
+        scores = torch.cat([backend.scores(batch) for batch in noisy])
+        of_foreign.refuse_probability(scores[:, :2])
 
 
 def _require_defined(plain: Tensor, noisy: Tensor) -> None:

@@ -1,6 +1,7 @@
 """A smoothed classifier as a Python object: `certify` takes images and returns `Answers`."""
 
 import dataclasses
+import inspect
 import math
 import secrets
 import time
@@ -28,6 +29,7 @@ from rrcm.certification.votes import reach, records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.config.certification import Sampling, noise_level
 from rrcm.config.defaults import DRAWS
+from rrcm.config.foreign import Foreign
 from rrcm.core import arguments, registry
 from rrcm.core.errors import BackendError, DataError, warn
 from rrcm.core.files import require_place
@@ -39,14 +41,12 @@ from rrcm.data.given import Picture
 from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Split
 from rrcm.inference.backend import Backend
-from rrcm.inference.foreign import _scores
 
 ATTACKED = {  # what answers and the attacked classifier have in common
     "weights": "another classifier",
     "precision": "another precision",
     "sigma": "another sigma",
 }
-SEVERAL = 16  # pictures that show whether a single score is a probability
 Labels = Sequence[int] | np.ndarray | Tensor | None
 Made = TypeVar("Made")
 
@@ -459,45 +459,39 @@ class Smoothed(Certifier):
         return Answers(header, rows, pictures=pictures)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class SmoothedNetwork(Certifier):
-    """A PyTorch network, smoothed at ``sigma``; the shape of its pictures is that of the images.
+    """A PyTorch network, smoothed; the shape of its pictures is that of the images.
 
-    It is used as it is when `certify` is called, and checked then. ``classes`` names its outputs.
+    It is used as it is when `certify` is called, and checked then. ``foreign`` says all of it.
     """
 
-    network: nn.Module
-    sigma: float
-    classes: list[str]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    foreign: Foreign
+    _: KW_ONLY
     draws: Sampling = DRAWS
-    batch: int | None = None
-    count_nan: bool = False
 
-    def __post_init__(self) -> None:
-        noise_level(self.sigma)
+    @property
+    def sigma(self) -> float:
+        """The noise level, for pixels in [0, 1]."""
+        return self.foreign.sigma
 
-    def at(self, shape: tuple[int, int, int], *, fit: Fit | None = None) -> Smoothed:
-        """The smoothed classifier of pictures of ``shape`` [C, H, W]; arguments as of `checked`."""
-        fit = fit or Fit(shape=shape)
-        with threads_restored():
-            backend = registry.load("foreign", "module").Backend(
-                self.network,
-                sigma=self.sigma,
-                shape=shape,
-                mean=self.mean,
-                std=self.std,
-                classes=len(self.classes),
-                batch=self.batch,
-                count_nan=self.count_nan,
-            )
-            return checked(backend, "module", classes=self.classes, fit=fit, draws=self.draws)
+    @property
+    def classes(self) -> list[str]:
+        """The names of its outputs."""
+        return self.foreign.classes or []
+
+    def at(self, shape: tuple[int, int, int]) -> Smoothed:
+        """The smoothed classifier of pictures of ``shape`` [C, H, W], by `opened`."""
+        foreign = dataclasses.replace(
+            self.foreign, channels=shape[0], size=shape[1:], resize="exact"
+        )
+        return opened(foreign, draws=self.draws)
 
     @property
     def device(self) -> torch.device:
         """Where the network is."""
-        tensors = (*self.network.parameters(), *self.network.buffers())
+        network = self.foreign.source
+        tensors = (*network.parameters(), *network.buffers())
         return tensors[0].device if tensors else torch.device("cpu")
 
     def _fitted(self, images: Any, labels: Labels) -> tuple[Smoothed, Split]:
@@ -507,44 +501,59 @@ class SmoothedNetwork(Certifier):
         return smoothed, dataclasses.replace(split, classes=tuple(smoothed.backend.classes))
 
 
-def checked(
-    backend: Any,
-    kind: str,
-    *,
-    classes: list[str] | None,
-    fit: Fit,
-    draws: Sampling,
-) -> Smoothed:
-    """Check that a foreign classifier is a function of each picture, and smooth it.
+def opened(foreign: Foreign, *, draws: Sampling = DRAWS) -> Smoothed:
+    """A classifier trained elsewhere, smoothed; it is a function of each picture.
 
     Raises:
-        BackendError: It is not, or ``classes`` are not as many as its outputs; two may be alike.
+        BackendError: There is no such classifier, it is damaged, it is no such function, or has
+            other outputs than ``classes``, of which two may be alike; see also `checks`.
+        ConfigError: A value is invalid.
     """
-    outputs = len(backend.classes) - backend.count_nan
-    if classes is not None:
-        if len(classes) != outputs:
-            ends = " … ".join(map(repr, (*classes[:1], *classes[1:][-1:])))
-            raise BackendError(
-                f"classes: {len(classes)} ({ends}) were given for the {outputs} outputs of the "
-                "model"
-            )
-        backend.classes = [*classes, *backend.classes[outputs:]]
-    size = backend.fixed or min(draws.batch_size, backend.most)
-    draws = dataclasses.replace(
-        draws, backend=f"foreign/{kind}", precision=backend.precision, batch_size=size
-    )
-    rows = backend.fixed or min(size, DRAWS.batch_size)
-    generator = torch.Generator().manual_seed(0)
-    grey = torch.full((rows, *fit.shape), 0.5)
-    checks.function(
-        backend, grey + backend.sigma * torch.randn(grey.shape, generator=generator), grey
-    )
-    if outputs == 2:
-        more = torch.randn(max(1, SEVERAL // rows), *grey.shape, generator=generator)
-        noisy = (0.5 + backend.sigma * more).to(backend.device)
-        scores = torch.cat([backend.scores(batch) for batch in noisy])
-        _scores.refuse_probability(scores[:, :outputs])
+    with threads_restored():
+        backend, classes = _backend(foreign), foreign.classes
+        fit = Fit(
+            shape=backend.shape,
+            resize=foreign.resize or backend.resize,
+            ratio=backend.crop_pct,
+            interpolation=backend.interpolation,
+            keep=True,
+            upright=foreign.upright,
+        )
+        outputs = len(backend.classes) - backend.count_nan
+        if classes is not None:
+            if len(classes) != outputs:
+                ends = " … ".join(map(repr, (*classes[:1], *classes[1:][-1:])))
+                raise BackendError(
+                    f"classes: {len(classes)} ({ends}) were given for the {outputs} outputs of "
+                    "the model"
+                )
+            backend.classes = [*classes, *backend.classes[outputs:]]
+        size = backend.fixed or min(draws.batch_size, backend.most)
+        checks.of_grey(backend, fit.shape, rows=backend.fixed or min(size, DRAWS.batch_size))
+    kind = f"foreign/{foreign.kind}"
+    draws = dataclasses.replace(draws, backend=kind, precision=backend.precision, batch_size=size)
     return Smoothed(backend, shape=fit.shape, draws=draws, fit=fit)
+
+
+def _backend(foreign: Foreign) -> Any:
+    """The backend of a classifier, which gets those of its values that its kind knows."""
+    component, source = registry.load("foreign", foreign.kind), foreign.source
+    values = {field.name: getattr(foreign, field.name) for field in dataclasses.fields(foreign)}
+    values |= {"device": device(), "classes": foreign.classes and len(foreign.classes)}
+    if foreign.kind == "module":
+        if not isinstance(source, nn.Module):
+            source = component.own(source).to(values["device"])
+        sized = foreign.size is not None
+        require(sized, "--module: give the --size of pictures, as 32, or shape=(3, 32, 32)")
+        values["shape"] = (foreign.channels or 3, *(foreign.size or ()))
+    known = inspect.signature(component.Backend.__init__).parameters
+    taken = {key: value for key, value in values.items() if key in known and value is not None}
+    return component.Backend(source, **taken)
+
+
+def device() -> str:
+    """``cuda`` if there is a GPU, else ``cpu``."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _kept(path: Path, header: Header, split: Split) -> tuple[Header, list[Row]]:
