@@ -135,7 +135,7 @@ def _source(classifier: Any) -> tuple[str, Any]:
     if ".py:" in name:
         return "module", name
     if name.endswith(".onnx"):
-        return "onnx", Path(name)
+        return "onnx", name
     if name.endswith(WEIGHTS) or Path(name).is_file():
         return "checkpoint", [Path(name)]
     return "timm", name

@@ -1,7 +1,6 @@
 """A smoothed classifier as a Python object: `certify` takes images and returns `Answers`."""
 
 import dataclasses
-import inspect
 import math
 import secrets
 import time
@@ -510,7 +509,8 @@ def opened(foreign: Foreign, *, draws: Sampling = DRAWS) -> Smoothed:
         ConfigError: A value is invalid.
     """
     with threads_restored():
-        backend, classes = _backend(foreign), foreign.classes
+        component, classes = registry.load("foreign", foreign.kind), foreign.classes
+        backend = component.Backend(foreign, device=device())
         fit = Fit(
             shape=backend.shape,
             resize=foreign.resize or backend.resize,
@@ -533,22 +533,6 @@ def opened(foreign: Foreign, *, draws: Sampling = DRAWS) -> Smoothed:
     kind = f"foreign/{foreign.kind}"
     draws = dataclasses.replace(draws, backend=kind, precision=backend.precision, batch_size=size)
     return Smoothed(backend, shape=fit.shape, draws=draws, fit=fit)
-
-
-def _backend(foreign: Foreign) -> Any:
-    """The backend of a classifier, which gets those of its values that its kind knows."""
-    component, source = registry.load("foreign", foreign.kind), foreign.source
-    values = {field.name: getattr(foreign, field.name) for field in dataclasses.fields(foreign)}
-    values |= {"device": device(), "classes": foreign.classes and len(foreign.classes)}
-    if foreign.kind == "module":
-        if not isinstance(source, nn.Module):
-            source = component.own(source).to(values["device"])
-        sized = foreign.size is not None
-        require(sized, "--module: give the --size of pictures, as 32, or shape=(3, 32, 32)")
-        values["shape"] = (foreign.channels or 3, *(foreign.size or ()))
-    known = inspect.signature(component.Backend.__init__).parameters
-    taken = {key: value for key, value in values.items() if key in known and value is not None}
-    return component.Backend(source, **taken)
 
 
 def device() -> str:

@@ -94,20 +94,15 @@ class FromElsewhere:
     fresh_noise: bool = True
 
     @property
-    def file(self) -> str:
-        """The name or the files of the classifier."""
-        given: str | list[Path] = getattr(self.options, self.foreign.kind)
-        return given if isinstance(given, str) else " and ".join(map(str, given))
-
-    @property
     def name(self) -> str:
         """The stem of the file, or the name of the network."""
+        name = str(self.foreign)
         if self.options.checkpoint:
             return self.options.checkpoint[0].name.partition(".")[0]
         if self.options.module:
-            file, _, function = self.file.rpartition(":")
+            file, _, function = name.rpartition(":")
             return f"{Path(file).stem}-{function}"
-        return Path(self.file).stem if self.options.onnx else self.file
+        return Path(name).stem if self.options.onnx else name
 
     def classifier(self, draws: Sampling, *, max_value: int | None = None) -> "Smoothed":
         """Open the classifier; pixels are those of image files."""
@@ -133,7 +128,9 @@ class FromElsewhere:
 
         given = self.options
         if given.images is None:
-            raise ConfigError(f"--{self.foreign.kind} {self.file}: give its images with --images")
+            raise ConfigError(
+                f"--{self.foreign.kind} {self.foreign}: give its images with --images"
+            )
         smoothed = self.classifier(draws)
         backend: Any = smoothed.backend  # it also has the normalisation of pixels
         assert smoothed.fit is not None  # every foreign classifier has one
@@ -149,7 +146,9 @@ class FromElsewhere:
         )
         backend.classes = [*pictures.split.classes, *backend.classes[len(names) :]]
         split = dataclasses.replace(pictures.split, classes=tuple(backend.classes))
-        inside = f"{getattr(backend, 'inside', backend.normalise)}, then {printable(self.file)}"
+        inside = (
+            f"{getattr(backend, 'inside', backend.normalise)}, then {printable(str(self.foreign))}"
+        )
         return Opened(
             name=printable(f"{self.name}-{given.images.resolve().name}").lstrip("."),
             smoothed=smoothed,

@@ -160,8 +160,7 @@ def foreign(options: Options) -> FromElsewhere | None:
     values = {name: getattr(options, name) for name in same & {*Options.__slots__}}
     values |= {name: parse(values[name]) for name, parse in parsers.items() if name in given}
     values |= {"upright": not options.as_stored, "batch": options.batch_size}
-    source = getattr(options, kind)
-    foreign = Foreign(kind=kind, source=Path(source) if kind == "onnx" else source, **values)
+    foreign = Foreign(kind=kind, source=getattr(options, kind), **values)
     return FromElsewhere(foreign=foreign, options=options)
 
 

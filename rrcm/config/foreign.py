@@ -43,3 +43,13 @@ class Foreign:
             raise BackendError(
                 f"{self.source}: a file, not the name of a timm network; give --checkpoint"
             )
+
+    @property
+    def outputs(self) -> int | None:
+        """How many classes are named, if any are."""
+        return None if self.classes is None else len(self.classes)
+
+    def __str__(self) -> str:
+        """The name, or the files."""
+        several = self.source if isinstance(self.source, list) else [self.source]
+        return " and ".join(map(str, several))

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import timm
 from torch import Tensor, nn
 
+from rrcm.config.foreign import Foreign
 from rrcm.core import arguments
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.registry import suggest
@@ -19,7 +20,6 @@ OPTIONS: dict[Any, tuple[str, ...]] = {  # of timm's trainer, on a network and i
     str: ("interpolation", "gp"),
 }
 OF_TRAINER = "gp"  # an option that no other program has
-Channels = tuple[float, ...] | None
 OF_TORCH = ("torch/folder", "torch/image_folder")  # data sets, beside timm's own folders
 
 
@@ -37,10 +37,10 @@ class Opened(NamedTuple):
     resize: str = "crop"
 
 
-def opened(
-    name: str, weights: Path | None, mean: Channels, std: Channels, size: tuple[int, int] | None
-) -> Opened:
-    """Build ``name`` and load ``weights``; arguments and errors as of the backend of timm."""
+def opened(foreign: Foreign) -> Opened:
+    """Build the network and load its ``weights``; errors as of the backend of timm."""
+    name, weights, size = foreign.source, foreign.weights, foreign.size
+    mean, std = foreign.mean, foreign.std
     if not timm.is_model(name):
         known = timm.list_models()
         raise BackendError(f"timm has no {name!r}.{suggest(name.partition('.')[0], known)}")

@@ -5,18 +5,20 @@ arXiv:2106.06946. With a denoiser the function is: noisy pixels, denoised, norma
 Salman et al. (2020), arXiv:2003.01908.
 """
 
+import dataclasses
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from rrcm.config.certification import Ensemble
+from rrcm.config.foreign import Foreign
 from rrcm.core.errors import BackendError, ConfigError
 from rrcm.core.ranges import require
 from rrcm.core.registry import suggest
 from rrcm.inference.foreign import _network, _timm
-from rrcm.inference.foreign._normalisation import Normalisation
-from rrcm.inference.foreign._timm import Channels, Opened
+from rrcm.inference.foreign._normalisation import Channels, Normalisation
+from rrcm.inference.foreign._timm import Opened
 from rrcm.models.field import reading, recognise
 from rrcm.models.trained.ensembles import EnsembleClassifier
 
@@ -38,23 +40,11 @@ class Backend(_network.Backend):
     function does before the files' networks.
     """
 
-    def __init__(
-        self,
-        files: list[Path],
-        *,
-        sigma: float,
-        denoiser: Path | None = None,
-        normalise: str | None = None,
-        mean: Channels = None,
-        std: Channels = None,
-        size: tuple[int, int] | None = None,
-        count_nan: bool = False,
-        device: str = "cpu",
-    ) -> None:
-        """Read ``files``, one or several, and a ``denoiser`` in front of them.
+    def __init__(self, foreign: Foreign, *, device: str = "cpu") -> None:
+        """Read the files, one or several, and a ``denoiser`` in front of them.
 
-        ``sigma`` is the noise level to certify at. ``normalise``, a key of `NORMALISATIONS`, or
-        ``mean`` and ``std`` (0 and 1 where one is left out), replace what the files show.
+        ``normalise``, a key of `NORMALISATIONS`, or ``mean`` and ``std`` (0 and 1 where one is left
+        out), replace what the files show.
 
         Raises:
             BackendError: A network does not run, or the files do not fit each other.
@@ -63,8 +53,11 @@ class Backend(_network.Backend):
         """
         if device == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        asked = given(normalise, mean, std)
-        members = [_opened(path, asked, size) for path in files]
+        files, denoiser = foreign.source, foreign.denoiser
+        asked = given(foreign.normalise, foreign.mean, foreign.std)
+        mean, std = asked or (None, None)
+        foreign = dataclasses.replace(foreign, mean=mean, std=std)
+        members = [_opened(path, foreign) for path in files]
         self.notes = tuple(note for member in members for note in member.notes)
         shape, chains, inside = members[0].shape, list[nn.Module](), dict[str, None]()
         self.natural, self.crop_pct, self.interpolation, self.resize = members[0][5:]
@@ -82,9 +75,8 @@ class Backend(_network.Backend):
             self.inside = f"{front.name}, {self.inside}"
             self.notes += (f"{denoiser}: {front.name}, in front of the normalisation",)
         network = network.eval().to(device)
-        super().__init__(
-            network, sigma=sigma, shape=shape, name="the checkpoint", count_nan=count_nan
-        )
+        foreign = dataclasses.replace(foreign, mean=None, std=None, batch=None)  # inside of it
+        super().__init__(network, foreign, shape=shape, name="the checkpoint")
 
 
 def given(normalise: str | None, mean: Channels, std: Channels) -> Statistics | None:
@@ -98,19 +90,22 @@ def given(normalise: str | None, mean: Channels, std: Channels) -> Statistics | 
     return NORMALISATIONS[normalise]
 
 
-def _opened(path: Path, asked: Statistics | None, size: tuple[int, int] | None) -> Opened:
-    """The classifier of a file, and a note on what was recognised."""
+def _opened(path: Path, foreign: Foreign) -> Opened:
+    """The classifier of a file, and a note on what was recognised.
+
+    ``foreign`` has the mean and std that were asked for, or neither.
+    """
+    asked = foreign.mean and foreign.std and (foreign.mean, foreign.std)
     read = reading.read(path)
     options = read.found.options
     if _timm.OF_TRAINER in options:
         name = str(options.get("model", options["arch"]))
-        mean, std = asked or (None, None)
-        made = _timm.opened(name, path, mean, std, size)
+        made = _timm.opened(dataclasses.replace(foreign, kind="timm", source=name, weights=path))
         said = f"{name} of timm's trainer, normalised as {'given' if asked else 'it says'}"
     else:
         found = recognise.network(path, read.tensors)
         (mean, std), why = normalisation(path, read, found, asked)
-        shape = (found.shape[0], *(size or found.shape[1:]))
+        shape = (found.shape[0], *(foreign.size or found.shape[1:]))
         made = Opened(found.network, shape, mean, std, read.notes)
         said = f"{found.name}, {found.classes} classes, normalised {why}"
     sides = " x ".join(map(str, made.shape))
