@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,8 +47,6 @@ ATTACKED = {  # what answers and the attacked classifier have in common
     "sigma": "another sigma",
 }
 Labels = Sequence[int] | np.ndarray | Tensor | None
-Made = TypeVar("Made")
-
 
 SEARCH = Search()
 
@@ -202,21 +200,12 @@ class Certifier:
             DataError: A label is unknown, or ``answers`` are of another classifier or other images.
         """
         how = Search(copies=copies, steps=steps, restarts=restarts)
-        radii = None if radii is None else _sorted(radii)
-        settings = {"n": n, "n0": n0, "alpha": alpha}
-        with threads_restored():
-            smoothed, split, answers, network = self._prepared(
-                images, labels, answers, search.differentiable, settings, radii, progress
-            )
-            return judging.judged(
-                smoothed,
-                split,
-                answers,
-                search.finder(network, how),
-                radii=reach.shown(answers.header) if radii is None else radii,
-                path=None if path is None else Path(path),
-                shown=progress,
-            )
+        asked = {"n": n, "n0": n0, "alpha": alpha}
+
+        def finder(smoothed: Smoothed, split: Split) -> judging.Finder:
+            return search.finder(search.differentiable(smoothed, split), how)
+
+        return self._judged(images, labels, finder, answers, asked, radii, path, progress)
 
     @arguments.checked("images", "labels", "candidates")
     def judge(
@@ -244,19 +233,12 @@ class Certifier:
         Raises:
             DataError: Candidates are not of the images, or not pixels in [0, 1].
         """
-        settings = {"n": n, "n0": n0, "alpha": alpha}
-        radii = None if radii is None else _sorted(radii)
+        asked = {"n": n, "n0": n0, "alpha": alpha}
 
-        def collected(smoothed: Smoothed, split: Split) -> dict[int, list[np.ndarray]]:
-            return pools(smoothed, split, candidates)
+        def finder(smoothed: Smoothed, split: Split) -> judging.Finder:
+            return judging.candidates(pools(smoothed, split, candidates))
 
-        with threads_restored():
-            smoothed, split, answers, found = self._prepared(
-                images, labels, answers, collected, settings, radii, progress
-            )
-            place = None if path is None else Path(path)
-            how: dict[str, Any] = {"radii": [], "path": place, "shown": progress}
-            return judging.judged(smoothed, split, answers, judging.candidates(found), **how)
+        return self._judged(images, labels, finder, answers, asked, radii, path, progress)
 
     @arguments.checked()
     def expected(self, *, copies: int = SEARCH.copies, seed: int = 0) -> nn.Module:
@@ -270,31 +252,45 @@ class Certifier:
         """
         return Expected(self, copies=Search(copies=copies).copies, seed=seed)
 
-    def _prepared(
+    def _judged(
         self,
         images: Any,
         labels: Labels,
+        finder_of: Callable[["Smoothed", Split], judging.Finder],
         answers: Answers | None,
-        ready: Callable[["Smoothed", Split], Made],
-        settings: dict[str, Any],
-        radii: list[float] | None,
+        asked: dict[str, Any],
+        radii: Sequence[float] | None,
+        path: str | Path | None,
         progress: bool,
-    ) -> "tuple[Smoothed, Split, Answers, Made]":
-        """What is attacked, its answers, and what ``ready`` makes before any are drawn."""
-        smoothed, split = self._fitted(images, labels)
-        if answers is not None:
-            for name, value in settings.items():
-                require(value is None, f"{name}: the answers have theirs; give one or the other")
-            answers, split = judging.together(answers, split)
-        made = ready(smoothed, split)
-        if answers is None:
-            pixels, settings = np.asarray(split.images), settings | {"progress": progress}
-            answers = smoothed.certify(pixels, labels=split.labels, radii=radii, **settings)
-        here = smoothed.header(split)
-        for name, what in ATTACKED.items():
-            if getattr(answers.header, name) != getattr(here, name):
-                raise DataError(f"attack: the answers are of {what}")
-        return smoothed, split, answers, made
+    ) -> Answers:
+        """What is found and judged; the finder is made before any answers are drawn."""
+        radii = None if radii is None else _sorted(radii)
+        with threads_restored():
+            smoothed, split = self._fitted(images, labels)
+            if answers is not None:
+                for name, value in asked.items():
+                    require(
+                        value is None, f"{name}: the answers have theirs; give one or the other"
+                    )
+                answers, split = judging.together(answers, split)
+            finder = finder_of(smoothed, split)
+            if answers is None:
+                pixels, asked = np.asarray(split.images), asked | {"progress": progress}
+                answers = smoothed.certify(pixels, labels=split.labels, radii=radii, **asked)
+            here = smoothed.header(split)
+            for name, what in ATTACKED.items():
+                if getattr(answers.header, name) != getattr(here, name):
+                    raise DataError(f"attack: the answers are of {what}")
+            at = reach.shown(answers.header) if radii is None else radii
+            return judging.judged(
+                smoothed,
+                split,
+                answers,
+                finder,
+                radii=[] if finder.salt else at,  # what is given was not searched at radii
+                path=None if path is None else Path(path),
+                shown=progress,
+            )
 
     @arguments.checked("image")
     def answer(
