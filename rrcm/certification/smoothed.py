@@ -126,15 +126,10 @@ class Certifier:
             batch_size = batch_size or kept.batch_size
         with threads_restored():
             smoothed, split = self._fitted(images, labels)
+            asked = {"n": n, "n0": n0, "alpha": alpha, "batch_size": batch_size}
+            asked = {name: value for name, value in asked.items() if value is not None}
             draws = _stopping_at(smoothed.draws, stop, radii)
-            draws = dataclasses.replace(
-                draws,
-                n=draws.n if n is None else n,
-                n0=draws.n0 if n0 is None else n0,
-                alpha=draws.alpha if alpha is None else alpha,
-                batch_size=draws.batch_size if batch_size is None else batch_size,
-            )
-            smoothed = dataclasses.replace(smoothed, draws=draws)
+            smoothed = dataclasses.replace(smoothed, draws=dataclasses.replace(draws, **asked))
             header = smoothed._definition(split, seed, budget)
             warn(reach.beyond(header, radii or []), stacklevel=3)
             answers = smoothed._sampled(
@@ -507,13 +502,8 @@ def opened(foreign: Foreign, *, draws: Sampling = DRAWS) -> Smoothed:
     with threads_restored():
         component, classes = registry.load("foreign", foreign.kind), foreign.classes
         backend = component.Backend(foreign, device=device())
-        fit = Fit(
-            shape=backend.shape,
-            resize=foreign.resize or backend.resize,
-            ratio=backend.crop_pct,
-            interpolation=backend.interpolation,
-            keep=True,
-            upright=foreign.upright,
+        fit = dataclasses.replace(
+            backend.fit, resize=foreign.resize or backend.fit.resize, upright=foreign.upright
         )
         outputs = len(backend.classes) - backend.count_nan
         if classes is not None:

@@ -703,7 +703,7 @@ def test_a_network_of_timm_is_normalised_as_it_was_trained(network, plain: netwo
         expected = network((PIXELS - mean) / std)
     assert torch.allclose(plain.scores(PIXELS), expected, atol=1e-5)
     assert plain.classes == ["0", "1", "2", "3"] and plain.shape == (3, 32, 32)
-    assert (plain.crop_pct, plain.interpolation) == (0.875, "bicubic")
+    assert (plain.fit.ratio, plain.fit.interpolation) == (0.875, "bicubic")
 
 
 @pytest.mark.parametrize(
@@ -802,7 +802,7 @@ def test_a_network_is_what_timms_trainer_says(tmp_path: Path):
         plain = own((PIXELS - torch.tensor(said["mean"])[:, None, None]) / 0.5)
     assert torch.allclose(found.scores(PIXELS), plain, atol=1e-5)
     assert found.shape == (3, 32, 32) and found.notes == ()
-    assert (found.crop_pct, found.interpolation, found.natural) == (0.9, "bilinear", True)
+    assert (found.fit.ratio, found.fit.interpolation, found.natural) == (0.9, "bilinear", True)
     assert [note.partition(": ")[2] for note in other.notes] == [
         "trained with std (0.5,), and not (1.0,)",
         "trained with size (32, 32), and not (64, 64)",
@@ -874,7 +874,7 @@ def test_pictures_are_resized_as_timm_resizes_them_or_it_is_said(
     monkeypatch.setattr(_timm, "_build", build)
     found = opened(saved)
 
-    assert found.resize == rule and len(found.notes) == len(said)
+    assert found.fit.resize == rule and len(found.notes) == len(said)
     assert all(words in note for words, note in zip(said, found.notes, strict=True))
 
 

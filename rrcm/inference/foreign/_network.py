@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from rrcm.config.foreign import Foreign
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.labels import NO_CLASS
+from rrcm.data.splits.pictures import Fit
 from rrcm.inference import backend, runtime
 from rrcm.inference.foreign import _combining, _exported, _probes, _scores
 from rrcm.inference.foreign._normalisation import Normalisation
@@ -53,25 +54,25 @@ class Backend(backend.Backend):
     Scores are what it returns, or ``logits`` of that, an attribute or a key, as in Hugging Face's
     models; see `_scores.of_classes`. ``precision`` is the lowest of its parameters and buffers. An
     exported program may have a ``fixed`` batch, to which others are cut and filled up.
-    ``crop_pct``, ``interpolation`` and ``resize`` are common values, and ``natural`` is the order
-    of classes in folders (`image_folder.folder`).
+    ``fit`` brings pictures to its ``shape`` [C, H, W], and ``natural`` is the order of classes in
+    folders (`image_folder.folder`).
 
     Guarantee: calls on several threads do not meet. Each has a copy of the network, which shares
     its parameters; where copies give other scores (a hook keeps state outside the network), calls
     wait for each other.
     """
 
-    crop_pct, interpolation, resize, natural = 0.875, "bicubic", "crop", False
+    natural = False
 
     def __init__(
         self,
         network: nn.Module,
         foreign: Foreign,
         *,
-        shape: tuple[int, int, int],
+        fit: Fit,
         name: str = "",
     ) -> None:
-        """Ask ``network`` for the scores of a grey picture of ``shape`` [C, H, W].
+        """Ask ``network`` for the scores of a grey picture of the shape of ``fit``.
 
         The ``batch`` of ``foreign`` becomes the ``fixed`` batch; its ``classes`` are counted where
         the network returns class numbers and no scores. The attribute ``weights`` is the SHA-256 of
@@ -108,7 +109,8 @@ class Backend(backend.Backend):
             )
         tensors = [tensor for _, tensor in named]
         floating = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
-        self.sigma, self.shape, self.network = foreign.sigma, shape, network
+        shape = fit.shape
+        self.sigma, self.shape, self.fit, self.network = foreign.sigma, shape, fit, network
         self.device = tensors[0].device if tensors else torch.device("cpu")
         self.dtype = floating[0] if floating else torch.float32
         self.precision = next(

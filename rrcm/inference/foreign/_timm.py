@@ -11,6 +11,7 @@ from rrcm.core import arguments
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.registry import suggest
 from rrcm.core.schema import shown
+from rrcm.data.splits.pictures import Fit
 from rrcm.models.field import reading
 
 OPTIONS: dict[Any, tuple[str, ...]] = {  # of timm's trainer, on a network and its pictures
@@ -24,17 +25,14 @@ OF_TORCH = ("torch/folder", "torch/image_folder")  # data sets, beside timm's ow
 
 
 class Opened(NamedTuple):
-    """A network for pictures of ``shape`` [C, H, W], and how they are prepared."""
+    """A network, and how its pictures are prepared."""
 
     network: nn.Module
-    shape: tuple[int, int, int]
+    fit: Fit
     mean: tuple[float, ...]
     std: tuple[float, ...]
     notes: tuple[str, ...]
     natural: bool = False
-    crop_pct: float = 0.875
-    interpolation: str = "bilinear"
-    resize: str = "crop"
 
 
 def opened(foreign: Foreign) -> Opened:
@@ -74,16 +72,20 @@ def opened(foreign: Foreign) -> Opened:
             f"{name}: timm prepares pictures by crop_mode {mode} at crop_pct {crop_pct}, "
             "which --resize does not: prepare them, at the network's size"
         )
+    fit = Fit(
+        shape=(channels, *(size or sides)),
+        resize="squash" if mode == "squash" else "crop",
+        ratio=crop_pct,
+        interpolation=cfg["interpolation"],
+        keep=True,
+    )
     return Opened(
         network=network,
-        shape=(channels, *(size or sides)),
+        fit=fit,
         mean=mean or _adapted(cfg["mean"], channels),
         std=std or _adapted(cfg["std"], channels),
         notes=tuple(notes),
         natural=natural,
-        crop_pct=crop_pct,
-        interpolation=cfg["interpolation"],
-        resize="squash" if mode == "squash" else "crop",
     )
 
 

@@ -16,6 +16,7 @@ from rrcm.config.foreign import Foreign
 from rrcm.core.errors import BackendError, ConfigError
 from rrcm.core.ranges import require
 from rrcm.core.registry import suggest
+from rrcm.data.splits.pictures import Fit
 from rrcm.inference.foreign import _network, _timm
 from rrcm.inference.foreign._normalisation import Channels, Normalisation
 from rrcm.inference.foreign._timm import Opened
@@ -34,7 +35,7 @@ MACER = (("net",), ("epoch",))  # where its file has the tensors, and all that i
 
 
 class Backend(_network.Backend):
-    """Classifiers of files, in evaluation mode, for pictures of ``shape`` [C, H, W].
+    """Classifiers of files, in evaluation mode.
 
     ``notes`` say of each file what was recognised and how it is normalised, ``inside`` what the
     function does before the files' networks.
@@ -59,12 +60,12 @@ class Backend(_network.Backend):
         foreign = dataclasses.replace(foreign, mean=mean, std=std)
         members = [_opened(path, foreign) for path in files]
         self.notes = tuple(note for member in members for note in member.notes)
-        shape, chains, inside = members[0].shape, list[nn.Module](), dict[str, None]()
-        self.natural, self.crop_pct, self.interpolation, self.resize = members[0][5:]
+        fit, self.natural = members[0].fit, members[0].natural
+        chains, inside = list[nn.Module](), dict[str, None]()
         for path, member in zip(files, members, strict=True):
-            if member.shape != shape:
-                raise BackendError(f"{path}: pictures of {member.shape}, not of {shape}")
-            by = Normalisation(member.mean, member.std, channels=shape[0], device="cpu")
+            if member.fit.shape != fit.shape:
+                raise BackendError(f"{path}: pictures of {member.fit.shape}, not of {fit.shape}")
+            by = Normalisation(member.mean, member.std, channels=fit.shape[0], device="cpu")
             chains.append(nn.Sequential(by, member.network))
             inside[str(by)] = None
         ensemble = EnsembleClassifier(chains, Ensemble(members=len(chains), rule="mean_logits"))
@@ -76,7 +77,7 @@ class Backend(_network.Backend):
             self.notes += (f"{denoiser}: {front.name}, in front of the normalisation",)
         network = network.eval().to(device)
         foreign = dataclasses.replace(foreign, mean=None, std=None, batch=None)  # inside of it
-        super().__init__(network, foreign, shape=shape, name="the checkpoint")
+        super().__init__(network, foreign, fit=fit, name="the checkpoint")
 
 
 def given(normalise: str | None, mean: Channels, std: Channels) -> Statistics | None:
@@ -106,9 +107,10 @@ def _opened(path: Path, foreign: Foreign) -> Opened:
         found = recognise.network(path, read.tensors)
         (mean, std), why = normalisation(path, read, found, asked)
         shape = (found.shape[0], *(foreign.size or found.shape[1:]))
-        made = Opened(found.network, shape, mean, std, read.notes)
+        fit = Fit(shape=shape, resize="crop", interpolation="bilinear", keep=True)
+        made = Opened(found.network, fit, mean, std, read.notes)
         said = f"{found.name}, {found.classes} classes, normalised {why}"
-    sides = " x ".join(map(str, made.shape))
+    sides = " x ".join(map(str, made.fit.shape))
     key = f" ({', '.join(read.found.keys)})" if read.found.keys else ""
     return made._replace(notes=(f"{path}{key}: {said}; pictures of {sides}", *made.notes))
 

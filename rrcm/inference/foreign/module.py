@@ -10,6 +10,7 @@ from torch import nn
 from rrcm.config.foreign import Foreign
 from rrcm.core import formats
 from rrcm.core.errors import BackendError, ConfigError, one_line
+from rrcm.data.splits.pictures import Fit
 from rrcm.inference.foreign import _network
 
 FAILS = (
@@ -31,7 +32,8 @@ class Backend(_network.Backend):
             network = own(network).to(device)
         if foreign.size is None:
             raise ConfigError("--module: give the --size of pictures, as 32, or shape=(3, 32, 32)")
-        super().__init__(network, foreign, shape=(foreign.channels or 3, *foreign.size))
+        shape = (foreign.channels or 3, *foreign.size)
+        super().__init__(network, foreign, fit=Fit(shape=shape, resize="crop", keep=True))
 
 
 def own(place: str) -> nn.Module:

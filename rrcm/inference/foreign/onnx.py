@@ -17,6 +17,7 @@ from torch import Tensor
 from rrcm.config.foreign import Foreign
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.labels import NO_CLASS
+from rrcm.data.splits.pictures import Fit
 from rrcm.inference import backend
 from rrcm.inference.backends.onnx import Reopened, described, open_session
 from rrcm.inference.foreign import _onnx_file, _scores
@@ -41,12 +42,12 @@ WHITE = 255  # of uint8 pixels
 class Backend(Reopened, backend.Backend):
     """A classifier in an ONNX file, in a session that any number of threads may share.
 
-    ``shape`` [C, H, W] is that of its pictures. The file does not record how they are prepared:
-    ``crop_pct``, ``interpolation`` and ``resize`` are common values, and ``natural`` is the order
-    of classes in folders (`image_folder.folder`).
+    The file does not record how pictures are prepared: ``fit``, which brings them to its ``shape``
+    [C, H, W], has common values, and ``natural`` is the order of classes in folders
+    (`image_folder.folder`).
     """
 
-    crop_pct, interpolation, resize, natural = 0.875, "bicubic", "crop", False
+    natural = False
 
     def __init__(self, foreign: Foreign, *, device: str = "cpu") -> None:
         """Load a file that has pictures as its one input, and scores among its outputs.
@@ -87,6 +88,7 @@ class Backend(Reopened, backend.Backend):
         self.level = self._level(self.session.get_inputs())
         inputs = [v for v in self.session.get_inputs() if v.name not in self.level]
         self._read_input(inputs, foreign.size, foreign.channels)
+        self.fit = Fit(shape=self.shape, resize="crop", keep=True)
         self._read_output(self.session.get_outputs(), foreign.output)
         self.boundary = _onnx_file.boundary(file.model, self.output)
         mean, std = foreign.mean, foreign.std or ((1 / WHITE,) if self.dtype is np.uint8 else None)

@@ -9,10 +9,10 @@ from rrcm.inference.foreign import _network, _timm
 
 
 class Backend(_network.Backend):
-    """A timm network in evaluation mode, for pictures of ``shape`` [C, H, W].
+    """A timm network in evaluation mode.
 
-    ``crop_pct``, ``interpolation`` and ``resize`` come from timm's configuration of the network,
-    and the order of classes is that of timm's data sets for a file of its trainer.
+    ``fit`` comes from timm's configuration of the network, and the order of classes is that of
+    timm's data sets for a file of its trainer.
     ``notes`` has a line if the file of weights has several state dicts, and says which was taken,
     for what was given otherwise than its trainer says, and for a crop that is not ours.
     """
@@ -33,7 +33,6 @@ class Backend(_network.Backend):
         if device == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         made = _timm.opened(foreign)
-        self.notes, self.natural, self.resize = made.notes, made.natural, made.resize
-        self.crop_pct, self.interpolation = made.crop_pct, made.interpolation
+        self.notes, self.natural = made.notes, made.natural
         foreign = dataclasses.replace(foreign, mean=made.mean, std=made.std, batch=None)
-        super().__init__(made.network.to(device), foreign, shape=made.shape, name=foreign.source)
+        super().__init__(made.network.to(device), foreign, fit=made.fit, name=foreign.source)
