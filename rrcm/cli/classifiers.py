@@ -19,8 +19,6 @@ from rrcm.core.files import read_bytes
 from rrcm.core.labels import named
 
 if TYPE_CHECKING:  # PyTorch takes seconds
-    import numpy as np
-
     from rrcm.certification.smoothed import Smoothed
     from rrcm.data.splits.shards import Split
 
@@ -41,15 +39,6 @@ class Opened:
     files: dict[int, str] = dataclasses.field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KnownImage:
-    """An image of the data that a classifier is tested on, [C, H, W], and the name of its class."""
-
-    pixels: "np.ndarray"
-    max_value: int
-    label: str
 
 
 class ClassifierSource(Protocol):
@@ -77,8 +66,8 @@ class ClassifierSource(Protocol):
             RrcmError: One of them is missing or damaged, or they do not fit each other.
         """
 
-    def known_image(self, name: str) -> KnownImage | None:
-        """Return the image of its data with this index; None if it is a name of another kind.
+    def known_image(self, name: str) -> "Split | None":
+        """Return the image of its data with this index, alone; None if the name is no index.
 
         Raises:
             DataError: There is no such index.
