@@ -126,7 +126,7 @@ class Certifier:
             batch_size = batch_size or kept.batch_size
         with threads_restored():
             smoothed, split = self._fitted(images, labels)
-            asked = {"n": n, "n0": n0, "alpha": alpha, "batch_size": batch_size}
+            asked: dict[str, Any] = {"n": n, "n0": n0, "alpha": alpha, "batch_size": batch_size}
             asked = {name: value for name, value in asked.items() if value is not None}
             draws = _stopping_at(smoothed.draws, stop, radii)
             smoothed = dataclasses.replace(smoothed, draws=dataclasses.replace(draws, **asked))

@@ -126,8 +126,8 @@ class Backend(backend.Backend):
         restore = _probes.restorer(network)
         rows, fresh = self._first_call(restore)  # what a network keeps from it is computed
         with _probes.Observed(state.values()) as observed:
-            outputs = self._probe(rows) - self.count_nan
-        self.classes = [*map(str, range(outputs)), *[NO_CLASS] * self.count_nan]
+            outputs = self._probe(rows) - foreign.count_nan
+        self.classes = [*map(str, range(outputs)), *[NO_CLASS] * foreign.count_nan]
         most = max(1, LARGEST * rows // observed.bytes)
         self.most = most if self.device.type == "cpu" else sys.maxsize
         batches = _probes.batches(shape, self.fixed, device=self.device)

@@ -96,7 +96,8 @@ def _opened(path: Path, foreign: Foreign) -> Opened:
 
     ``foreign`` has the mean and std that were asked for, or neither.
     """
-    asked = foreign.mean and foreign.std and (foreign.mean, foreign.std)
+    mean, std = foreign.mean, foreign.std
+    asked = None if mean is None or std is None else (mean, std)
     read = reading.read(path)
     options = read.found.options
     if _timm.OF_TRAINER in options:
