@@ -23,6 +23,7 @@ from rrcm.certification.sampling.journal import Journal
 from rrcm.certification.votes import records
 from rrcm.config import params
 from rrcm.config.certification import Export
+from rrcm.config.foreign import Foreign
 from rrcm.config.sections import Data, Model
 from rrcm.core import registry
 from rrcm.core.files import sha256
@@ -113,7 +114,7 @@ def _own(root: Path) -> tuple[str, list[str], bytes]:
 
 
 def _their_own(path: Path) -> tuple[str, bytes]:
-    found = theirs.Backend(path, sigma=SIGMA)
+    found = theirs.Backend(Foreign(kind="onnx", source=path, sigma=SIGMA))
     return found.weights, found.scores(PIXELS).numpy().tobytes()
 
 

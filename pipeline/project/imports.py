@@ -59,11 +59,12 @@ def import_checkpoint(
     """
     if not (math.isfinite(sigma) and sigma > 0):
         raise ConfigError(f"--sigma: must be positive, got {sigma}")
-    tensors = reading.read(file)
-    if any("patch_embed." in key for key in tensors.tensors):
-        read = rrcm_release.read(file, heads=heads, final_norm=not skip_norm)
+    whole = reading.read(file)
+    if any("patch_embed." in key for key in whole.tensors):
+        own = whole.found.tensors
+        read = rrcm_release.recognised(file, own, heads=heads, final_norm=not skip_norm)
     else:
-        read = _of_others(file, tensors, normalise)
+        read = _of_others(file, whole, normalise)
     size = read.shape.get("size", read.architecture)
     out = _place(name or f"{size}-imported-s{round(100 * sigma):03d}")
     entries = _entries(out.name, read, sigma=sigma)

@@ -1,12 +1,13 @@
 """Classifiers of params.yaml by their values: the one that `--model` means, or who else has it."""
 
+import dataclasses
 import math
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rrcm.cli.classifiers import KnownImage, Opened, note
+from rrcm.cli.classifiers import Opened, note
 from rrcm.cli.options import Options
 from rrcm.cli.requests import AUTO, PRECISIONS
 from rrcm.config.certification import Eval, Sampling, noise_level
@@ -17,6 +18,7 @@ from rrcm.core.registry import suggest
 
 if TYPE_CHECKING:  # PyTorch takes seconds
     from rrcm.certification.smoothed import Smoothed
+    from rrcm.data.splits.shards import Split
 
 PRESETS = Path("presets")
 SHARDS = Path("shards")
@@ -92,7 +94,7 @@ class Trained:
         smoothed = self.classifier(draws, max_value=split.max_value)
         return Opened(name=self.name, smoothed=smoothed, split=split, votes=self.votes)
 
-    def known_image(self, name: str) -> KnownImage | None:
+    def known_image(self, name: str) -> "Split | None":
         """Return a test image by its index in the raw data."""
         from rrcm.data.splits import shards
 
@@ -103,12 +105,9 @@ class Trained:
         if int(name) not in known:
             some = ", ".join(map(str, known[:5]))
             raise DataError(f"--image {name}: not a test image; test images are {some}, …")
-        place = known.index(int(name))
-        return KnownImage(
-            pixels=split.images[place],
-            max_value=split.max_value,
-            label=split.classes[split.labels[place]],
-        )
+        place = [known.index(int(name))]
+        only = {key: getattr(split, key)[place] for key in ("idx", "images", "labels")}
+        return dataclasses.replace(split, **only)
 
 
 def trained(params: Params, options: Options) -> Trained:

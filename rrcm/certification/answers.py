@@ -135,17 +135,13 @@ class Answers(Sequence[Answer]):
 
 def _answer(header: Header, row: Row, line: dict[Any, Any], rule: str) -> Answer:
     """The answer of a ``line`` of the table; ``rule`` describes the stopping rule."""
+    same = {name: line[name] for name in ("radius", "p_A", "n_A", "n", "stop", "idx")}
     return Answer(
+        **same,
         label=line["predict"],
         name="" if line["predict"] == ABSTAIN else header.classes[line["predict"]],
-        radius=line["radius"],
-        p_A=line["p_A"],
-        n_A=line["n_A"],
-        n=line["n"],
         draws=line["n"] + sum(row.n0.values()),
-        stop=row.stop,
         rule=f"{header.stop}: {rule}",
         alpha=header.alpha,
-        idx=row.idx,
         seed=header.seed,
     )

@@ -7,7 +7,6 @@ ours is a function of the picture and of normal numbers passed to it.
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from types import ModuleType
 
 import numpy as np
 import torch
@@ -17,47 +16,35 @@ from torch.nn import functional as F
 from rrcm.certification.plausibility import TrialAnswers
 from rrcm.certification.sampling import drift
 from rrcm.certification.sampling.drift import ALONE, LARGEST, SAME_PLACE, same
-from rrcm.certification.sampling.voting import BROKEN, NAN, is_defined, trial_normals
+from rrcm.certification.sampling.voting import BROKEN, NAN, is_defined, noise, trial_normals
+from rrcm.certification.votes.records import Header
 from rrcm.core.errors import BackendError, NoFunctionError
 from rrcm.data.splits.shards import Split
 from rrcm.inference.backend import Backend
+from rrcm.inference.foreign import _scores as of_foreign
 
 PICTURES = 64  # classified with and without noise
 ROUNDING = 1e-2  # of a score, at another place of the batch: that of bfloat16, of 8 bits
 SAME = 1e-6  # of a class's largest score: float32 rounding
+SEVERAL = 16  # pictures that show whether a single score is a probability
 DRAW = 2**32 - 1  # a draw of the noise that no sampling uses
 
 
-def examine(
-    backend: Backend,
-    split: Split,
-    *,
-    noise: ModuleType,
-    sigma: float,
-    seed: int,
-    batch_size: int,
-    ours: bool = False,
-) -> TrialAnswers:
+def examine(backend: Backend, split: Split, header: Header) -> TrialAnswers:
     """Check a classifier; return its answers to some pictures of ``split``.
 
-    A classifier that is ``ours`` is not checked for dependence between rows. One that gives votes
-    instead of scores, 1 for a class and 0 for all others, may answer the same every time.
+    One of ours is not checked for dependence between rows. One that gives votes instead of scores,
+    1 for a class and 0 for all others, may answer the same every time.
 
     Raises:
         BackendError: A picture has no scores, they depend on more than it, or they are constant.
     """
     places = np.unique(np.linspace(0, len(split.idx) - 1, PICTURES).astype(int))
     clean = torch.from_numpy(split.pixels(places))
-    noisy = noise.noisy(
-        clean,
-        sigma,
-        seed=seed,
-        images=torch.from_numpy(split.idx[places]),
-        draws=torch.full((len(places),), DRAW),
-        max_value=split.max_value,
-    )
-    batch_size = backend.fixed or min(batch_size, PICTURES)
-    if not ours:
+    idx, draws = torch.from_numpy(split.idx[places]), torch.full((len(places),), DRAW)
+    noisy = noise(header, split).noisy(clean, idx, draws)
+    batch_size = backend.fixed or min(header.batch_size, PICTURES)
+    if header.foreign:
         rows = torch.arange(batch_size) % len(places)
         function(backend, noisy[rows], clean[rows])
     black_and_white = torch.stack([torch.zeros_like(clean[0]), torch.ones_like(clean[0])])
@@ -135,6 +122,22 @@ def function(backend: Backend, x: Tensor, clean: Tensor) -> None:
             "certified: compute it of each, take it out if it only checks, or have the classifier "
             "asked for one picture at a time, by batch=1 or --batch-size 1"
         )
+
+
+def of_grey(backend: Backend, shape: tuple[int, int, int], *, rows: int) -> None:
+    """Check what was trained elsewhere by `function` on ``rows`` grey pictures of ``shape``.
+
+    Raises:
+        BackendError: As of `function`; or its two scores are made of one that is a probability.
+    """
+    generator = torch.Generator().manual_seed(0)
+    grey = torch.full((rows, *shape), 0.5)
+    function(backend, grey + backend.sigma * torch.randn(grey.shape, generator=generator), grey)
+    if len(backend.classes) - bool(backend.count_nan) == 2:
+        more = torch.randn(max(1, SEVERAL // rows), *grey.shape, generator=generator)
+        noisy = (0.5 + backend.sigma * more).to(backend.device)
+        scores = torch.cat([backend.scores(batch) for batch in noisy])
+        of_foreign.refuse_probability(scores[:, :2])
 
 
 def _require_defined(plain: Tensor, noisy: Tensor) -> None:

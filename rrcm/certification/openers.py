@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from rrcm.certification.smoothed import Smoothed, SmoothedNetwork, checked
-from rrcm.config.certification import Sampling, noise_level
+from rrcm.certification.smoothed import Smoothed, SmoothedNetwork, device, opened
+from rrcm.config.certification import Sampling
 from rrcm.config.defaults import DRAWS
+from rrcm.config.foreign import WEIGHTS, Foreign
 from rrcm.core import arguments, registry
-from rrcm.core.errors import BackendError, ConfigError
+from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import require
-from rrcm.data.splits.pictures import Fit, Resize
+from rrcm.data.splits.pictures import Resize
 from rrcm.inference import extras
 
 File = str | PathLike[str]
-WEIGHTS = (".pth", ".pt", ".bin", ".ckpt", ".safetensors", ".tar", ".th")  # endings of checkpoints
 
 
 @extras.named("rrcm.smooth")
@@ -75,7 +75,6 @@ def smooth(
         BackendError: There is no such classifier, it is damaged, or it cannot be certified.
         ConfigError: An argument is invalid, or the extra that reads ONNX files is not installed.
     """
-    noise_level(sigma)
     if isinstance(classes, int):
         classes = [*range(classes)]
     names = None if classes is None else [*map(str, classes)]
@@ -84,45 +83,10 @@ def smooth(
         "classes: numbers are those of the outputs, 0, 1, …; other names are text, such as "
         "[str(k) for k in …]",
     )
-    if isinstance(classifier, torch.export.ExportedProgram):
-        classifier = classifier.module()
-    if isinstance(classifier, nn.Module):
-        if names is None:
-            raise ConfigError("classes: how many outputs has the network, or what are their names?")
-        network = SmoothedNetwork(
-            network=classifier,
-            sigma=sigma,
-            classes=names,
-            mean=mean or (0.0,),
-            std=std or (1.0,),
-            batch=batch,
-            count_nan=count_nan,
-        )
-        if shape is None:
-            require(upright, "upright: without it, give the shape=(C, H, W) of the pictures, too")
-            return network
-        return network.at(
-            shape, fit=Fit(shape=shape, resize=resize or "crop", keep=True, upright=upright)
-        )
-    several = [*classifier] if isinstance(classifier, list | tuple) else []
-    if not several and not isinstance(classifier, str | PathLike):
-        raise ConfigError(
-            f"classifier: an nn.Module, an .onnx file or a name, got {type(classifier).__name__}; "
-            "a function of your own can be the forward() of an nn.Module"
-        )
-    name = str(classifier)
-    kind = "onnx" if name.endswith(".onnx") else "timm"
-    if ".py:" in name:
-        kind = "module"
-    elif several or (kind == "timm" and (name.endswith(WEIGHTS) or Path(name).is_file())):
-        kind = "checkpoint"
-    if kind == "timm" and Path("onnx", f"{name}.onnx").exists():
-        if mean or std or shape or weights or output or count_nan:
-            raise ConfigError(f"{name}: a run of this checkout needs sigma alone")
-        return trained(name, sigma=sigma)
-    opened = foreign(
-        kind,
-        several or name,
+    kind, source = _source(classifier)
+    foreign = Foreign(
+        kind=kind,
+        source=source,
         sigma=sigma,
         classes=names,
         mean=mean,
@@ -131,16 +95,50 @@ def smooth(
         channels=None if shape is None else shape[0],
         resize=resize,
         upright=upright,
-        weights=weights,
-        denoiser=denoiser,
+        weights=None if weights is None else Path(weights),
+        denoiser=None if denoiser is None else Path(denoiser),
         normalise=normalise,
         output=output,
         batch=batch,
         count_nan=count_nan,
     )
-    for line in opened.backend.notes:
+    if isinstance(source, nn.Module):
+        if names is None:
+            raise ConfigError("classes: how many outputs has the network, or what are their names?")
+        if shape is None:
+            require(upright, "upright: without it, give the shape=(C, H, W) of the pictures, too")
+            return SmoothedNetwork(foreign)
+    if kind == "timm" and Path("onnx", f"{source}.onnx").exists():
+        if mean or std or shape or weights or output or count_nan:
+            raise ConfigError(f"{source}: a run of this checkout needs sigma alone")
+        return trained(source, sigma=sigma)
+    smoothed = opened(foreign)
+    for line in smoothed.backend.notes:
         warnings.warn(line, stacklevel=3)
-    return opened
+    return smoothed
+
+
+def _source(classifier: Any) -> tuple[str, Any]:
+    """The kind of a classifier, and its source, as of `Foreign`."""
+    if isinstance(classifier, torch.export.ExportedProgram):
+        classifier = classifier.module()
+    if isinstance(classifier, nn.Module):
+        return "module", classifier
+    if classifier and isinstance(classifier, list | tuple):
+        return "checkpoint", [*map(Path, classifier)]
+    if not isinstance(classifier, str | PathLike):
+        raise ConfigError(
+            f"classifier: an nn.Module, an .onnx file or a name, got {type(classifier).__name__}; "
+            "a function of your own can be the forward() of an nn.Module"
+        )
+    name = str(classifier)
+    if ".py:" in name:
+        return "module", name
+    if name.endswith(".onnx"):
+        return "onnx", name
+    if name.endswith(WEIGHTS) or Path(name).is_file():
+        return "checkpoint", [Path(name)]
+    return "timm", name
 
 
 def trained(
@@ -156,73 +154,3 @@ def trained(
     )
     _, *shape = backend.session.get_inputs()[0].shape
     return Smoothed(backend, shape=tuple(shape), draws=draws, trained=Path(root, "models", run))
-
-
-def foreign(
-    kind: str,
-    name: str | Sequence[File],
-    *,
-    sigma: float,
-    classes: list[str] | None = None,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
-    size: tuple[int, int] | None = None,
-    channels: int | None = None,
-    resize: Resize | None = None,
-    upright: bool = True,
-    weights: str | PathLike[str] | None = None,
-    denoiser: File | None = None,
-    normalise: str | None = None,
-    output: str | None = None,
-    batch: int | None = None,
-    count_nan: bool = False,
-    draws: Sampling = DRAWS,
-) -> Smoothed:
-    """Smooth a classifier trained elsewhere: the files or timm network ``name``, as of `smooth`.
-
-    ``kind`` is ``onnx``, with ``channels``, ``output`` and ``batch``, ``timm``, with ``weights``,
-    ``module``, FILE.py:FUNCTION, with ``channels`` and ``batch``, or ``checkpoint``, with
-    ``denoiser`` and ``normalise``, where ``name`` may be a list. For the other arguments see
-    `smooth` and the ``Backend`` of the kind, in rrcm/inference/foreign/.
-
-    Raises:
-        BackendError: There is no such classifier, or it cannot be certified; see also
-            rrcm/certification/checks.py.
-        ConfigError: An argument is invalid.
-    """
-    given: dict[str, Any] = {"sigma": sigma, "mean": mean, "std": std, "count_nan": count_nan}
-    given |= {"device": device(), "size": size}
-    which: Any = name
-    if kind == "checkpoint":
-        which = [*map(Path, [name] if isinstance(name, str) else name)]
-        given |= {"denoiser": denoiser and Path(denoiser), "normalise": normalise}
-    elif kind == "onnx":
-        which = Path(str(name))
-        given |= {"channels": channels, "output": output, "batch": batch}
-        given["classes"] = None if classes is None else len(classes)
-    elif kind == "module":
-        which = registry.load("foreign", kind).own(str(name)).to(given.pop("device"))
-        sized = given.pop("size") is not None
-        require(sized, "--module: give the --size of pictures, as 32, or shape=(3, 32, 32)")
-        given |= {"mean": mean or (0.0,), "std": std or (1.0,), "batch": batch}
-        given["shape"] = (channels or 3, *(size or ()))
-        given["classes"] = None if classes is None else len(classes)
-    elif str(name).endswith(WEIGHTS):
-        raise BackendError(f"{name}: a file, not the name of a timm network; give --checkpoint")
-    else:
-        given["weights"] = None if weights is None else Path(weights)
-    backend = registry.load("foreign", kind).Backend(which, **given)
-    fit = Fit(
-        shape=backend.shape,
-        resize=resize or backend.resize,
-        ratio=backend.crop_pct,
-        interpolation=backend.interpolation,
-        keep=True,
-        upright=upright,
-    )
-    return checked(backend, kind, classes=classes, fit=fit, draws=draws)
-
-
-def device() -> str:
-    """``cuda`` if there is a GPU, else ``cpu``."""
-    return "cuda" if torch.cuda.is_available() else "cpu"

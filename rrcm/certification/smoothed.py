@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from rrcm.certification.votes import reach, records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.config.certification import Sampling, noise_level
 from rrcm.config.defaults import DRAWS
+from rrcm.config.foreign import Foreign
 from rrcm.core import arguments, registry
 from rrcm.core.errors import BackendError, DataError, warn
 from rrcm.core.files import require_place
@@ -39,17 +40,13 @@ from rrcm.data.given import Picture
 from rrcm.data.splits.pictures import MAX_VALUE, Fit
 from rrcm.data.splits.shards import Split
 from rrcm.inference.backend import Backend
-from rrcm.inference.foreign import _scores
 
 ATTACKED = {  # what answers and the attacked classifier have in common
     "weights": "another classifier",
     "precision": "another precision",
     "sigma": "another sigma",
 }
-SEVERAL = 16  # pictures that show whether a single score is a probability
 Labels = Sequence[int] | np.ndarray | Tensor | None
-Made = TypeVar("Made")
-
 
 SEARCH = Search()
 
@@ -129,15 +126,10 @@ class Certifier:
             batch_size = batch_size or kept.batch_size
         with threads_restored():
             smoothed, split = self._fitted(images, labels)
+            asked: dict[str, Any] = {"n": n, "n0": n0, "alpha": alpha, "batch_size": batch_size}
+            asked = {name: value for name, value in asked.items() if value is not None}
             draws = _stopping_at(smoothed.draws, stop, radii)
-            draws = dataclasses.replace(
-                draws,
-                n=draws.n if n is None else n,
-                n0=draws.n0 if n0 is None else n0,
-                alpha=draws.alpha if alpha is None else alpha,
-                batch_size=draws.batch_size if batch_size is None else batch_size,
-            )
-            smoothed = dataclasses.replace(smoothed, draws=draws)
+            smoothed = dataclasses.replace(smoothed, draws=dataclasses.replace(draws, **asked))
             header = smoothed._definition(split, seed, budget)
             warn(reach.beyond(header, radii or []), stacklevel=3)
             answers = smoothed._sampled(
@@ -203,21 +195,12 @@ class Certifier:
             DataError: A label is unknown, or ``answers`` are of another classifier or other images.
         """
         how = Search(copies=copies, steps=steps, restarts=restarts)
-        radii = None if radii is None else _sorted(radii)
-        settings = {"n": n, "n0": n0, "alpha": alpha}
-        with threads_restored():
-            smoothed, split, answers, network = self._prepared(
-                images, labels, answers, search.differentiable, settings, radii, progress
-            )
-            return judging.judged(
-                smoothed,
-                split,
-                answers,
-                search.finder(network, how),
-                radii=reach.shown(answers.header) if radii is None else radii,
-                path=None if path is None else Path(path),
-                shown=progress,
-            )
+        asked = {"n": n, "n0": n0, "alpha": alpha}
+
+        def finder(smoothed: Smoothed, split: Split) -> judging.Finder:
+            return search.finder(search.differentiable(smoothed, split), how)
+
+        return self._judged(images, labels, finder, answers, asked, radii, path, progress)
 
     @arguments.checked("images", "labels", "candidates")
     def judge(
@@ -245,19 +228,12 @@ class Certifier:
         Raises:
             DataError: Candidates are not of the images, or not pixels in [0, 1].
         """
-        settings = {"n": n, "n0": n0, "alpha": alpha}
-        radii = None if radii is None else _sorted(radii)
+        asked = {"n": n, "n0": n0, "alpha": alpha}
 
-        def collected(smoothed: Smoothed, split: Split) -> dict[int, list[np.ndarray]]:
-            return pools(smoothed, split, candidates)
+        def finder(smoothed: Smoothed, split: Split) -> judging.Finder:
+            return judging.candidates(pools(smoothed, split, candidates))
 
-        with threads_restored():
-            smoothed, split, answers, found = self._prepared(
-                images, labels, answers, collected, settings, radii, progress
-            )
-            place = None if path is None else Path(path)
-            how: dict[str, Any] = {"radii": [], "path": place, "shown": progress}
-            return judging.judged(smoothed, split, answers, judging.candidates(found), **how)
+        return self._judged(images, labels, finder, answers, asked, radii, path, progress)
 
     @arguments.checked()
     def expected(self, *, copies: int = SEARCH.copies, seed: int = 0) -> nn.Module:
@@ -271,31 +247,45 @@ class Certifier:
         """
         return Expected(self, copies=Search(copies=copies).copies, seed=seed)
 
-    def _prepared(
+    def _judged(
         self,
         images: Any,
         labels: Labels,
+        finder_of: Callable[["Smoothed", Split], judging.Finder],
         answers: Answers | None,
-        ready: Callable[["Smoothed", Split], Made],
-        settings: dict[str, Any],
-        radii: list[float] | None,
+        asked: dict[str, Any],
+        radii: Sequence[float] | None,
+        path: str | Path | None,
         progress: bool,
-    ) -> "tuple[Smoothed, Split, Answers, Made]":
-        """What is attacked, its answers, and what ``ready`` makes before any are drawn."""
-        smoothed, split = self._fitted(images, labels)
-        if answers is not None:
-            for name, value in settings.items():
-                require(value is None, f"{name}: the answers have theirs; give one or the other")
-            answers, split = judging.together(answers, split)
-        made = ready(smoothed, split)
-        if answers is None:
-            pixels, settings = np.asarray(split.images), settings | {"progress": progress}
-            answers = smoothed.certify(pixels, labels=split.labels, radii=radii, **settings)
-        here = smoothed.header(split)
-        for name, what in ATTACKED.items():
-            if getattr(answers.header, name) != getattr(here, name):
-                raise DataError(f"attack: the answers are of {what}")
-        return smoothed, split, answers, made
+    ) -> Answers:
+        """What is found and judged; the finder is made before any answers are drawn."""
+        radii = None if radii is None else _sorted(radii)
+        with threads_restored():
+            smoothed, split = self._fitted(images, labels)
+            if answers is not None:
+                for name, value in asked.items():
+                    require(
+                        value is None, f"{name}: the answers have theirs; give one or the other"
+                    )
+                answers, split = judging.together(answers, split)
+            finder = finder_of(smoothed, split)
+            if answers is None:
+                pixels, asked = np.asarray(split.images), asked | {"progress": progress}
+                answers = smoothed.certify(pixels, labels=split.labels, radii=radii, **asked)
+            here = smoothed.header(split)
+            for name, what in ATTACKED.items():
+                if getattr(answers.header, name) != getattr(here, name):
+                    raise DataError(f"attack: the answers are of {what}")
+            at = reach.shown(answers.header) if radii is None else radii
+            return judging.judged(
+                smoothed,
+                split,
+                answers,
+                finder,
+                radii=[] if finder.salt else at,  # what is given was not searched at radii
+                path=None if path is None else Path(path),
+                shown=progress,
+            )
 
     @arguments.checked("image")
     def answer(
@@ -459,45 +449,39 @@ class Smoothed(Certifier):
         return Answers(header, rows, pictures=pictures)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class SmoothedNetwork(Certifier):
-    """A PyTorch network, smoothed at ``sigma``; the shape of its pictures is that of the images.
+    """A PyTorch network, smoothed; the shape of its pictures is that of the images.
 
-    It is used as it is when `certify` is called, and checked then. ``classes`` names its outputs.
+    It is used as it is when `certify` is called, and checked then. ``foreign`` says all of it.
     """
 
-    network: nn.Module
-    sigma: float
-    classes: list[str]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    foreign: Foreign
+    _: KW_ONLY
     draws: Sampling = DRAWS
-    batch: int | None = None
-    count_nan: bool = False
 
-    def __post_init__(self) -> None:
-        noise_level(self.sigma)
+    @property
+    def sigma(self) -> float:
+        """The noise level, for pixels in [0, 1]."""
+        return self.foreign.sigma
 
-    def at(self, shape: tuple[int, int, int], *, fit: Fit | None = None) -> Smoothed:
-        """The smoothed classifier of pictures of ``shape`` [C, H, W]; arguments as of `checked`."""
-        fit = fit or Fit(shape=shape)
-        with threads_restored():
-            backend = registry.load("foreign", "module").Backend(
-                self.network,
-                sigma=self.sigma,
-                shape=shape,
-                mean=self.mean,
-                std=self.std,
-                classes=len(self.classes),
-                batch=self.batch,
-                count_nan=self.count_nan,
-            )
-            return checked(backend, "module", classes=self.classes, fit=fit, draws=self.draws)
+    @property
+    def classes(self) -> list[str]:
+        """The names of its outputs."""
+        return self.foreign.classes or []
+
+    def at(self, shape: tuple[int, int, int]) -> Smoothed:
+        """The smoothed classifier of pictures of ``shape`` [C, H, W], by `opened`."""
+        foreign = dataclasses.replace(
+            self.foreign, channels=shape[0], size=shape[1:], resize="exact"
+        )
+        return opened(foreign, draws=self.draws)
 
     @property
     def device(self) -> torch.device:
         """Where the network is."""
-        tensors = (*self.network.parameters(), *self.network.buffers())
+        network = self.foreign.source
+        tensors = (*network.parameters(), *network.buffers())
         return tensors[0].device if tensors else torch.device("cpu")
 
     def _fitted(self, images: Any, labels: Labels) -> tuple[Smoothed, Split]:
@@ -507,44 +491,39 @@ class SmoothedNetwork(Certifier):
         return smoothed, dataclasses.replace(split, classes=tuple(smoothed.backend.classes))
 
 
-def checked(
-    backend: Any,
-    kind: str,
-    *,
-    classes: list[str] | None,
-    fit: Fit,
-    draws: Sampling,
-) -> Smoothed:
-    """Check that a foreign classifier is a function of each picture, and smooth it.
+def opened(foreign: Foreign, *, draws: Sampling = DRAWS) -> Smoothed:
+    """A classifier trained elsewhere, smoothed; it is a function of each picture.
 
     Raises:
-        BackendError: It is not, or ``classes`` are not as many as its outputs; two may be alike.
+        BackendError: There is no such classifier, it is damaged, it is no such function, or has
+            other outputs than ``classes``, of which two may be alike; see also `checks`.
+        ConfigError: A value is invalid.
     """
-    outputs = len(backend.classes) - backend.count_nan
-    if classes is not None:
-        if len(classes) != outputs:
-            ends = " … ".join(map(repr, (*classes[:1], *classes[1:][-1:])))
-            raise BackendError(
-                f"classes: {len(classes)} ({ends}) were given for the {outputs} outputs of the "
-                "model"
-            )
-        backend.classes = [*classes, *backend.classes[outputs:]]
-    size = backend.fixed or min(draws.batch_size, backend.most)
-    draws = dataclasses.replace(
-        draws, backend=f"foreign/{kind}", precision=backend.precision, batch_size=size
-    )
-    rows = backend.fixed or min(size, DRAWS.batch_size)
-    generator = torch.Generator().manual_seed(0)
-    grey = torch.full((rows, *fit.shape), 0.5)
-    checks.function(
-        backend, grey + backend.sigma * torch.randn(grey.shape, generator=generator), grey
-    )
-    if outputs == 2:
-        more = torch.randn(max(1, SEVERAL // rows), *grey.shape, generator=generator)
-        noisy = (0.5 + backend.sigma * more).to(backend.device)
-        scores = torch.cat([backend.scores(batch) for batch in noisy])
-        _scores.refuse_probability(scores[:, :outputs])
+    with threads_restored():
+        component, classes = registry.load("foreign", foreign.kind), foreign.classes
+        backend = component.Backend(foreign, device=device())
+        fit = dataclasses.replace(
+            backend.fit, resize=foreign.resize or backend.fit.resize, upright=foreign.upright
+        )
+        outputs = len(backend.classes) - backend.count_nan
+        if classes is not None:
+            if len(classes) != outputs:
+                ends = " … ".join(map(repr, (*classes[:1], *classes[1:][-1:])))
+                raise BackendError(
+                    f"classes: {len(classes)} ({ends}) were given for the {outputs} outputs of "
+                    "the model"
+                )
+            backend.classes = [*classes, *backend.classes[outputs:]]
+        size = backend.fixed or min(draws.batch_size, backend.most)
+        checks.of_grey(backend, fit.shape, rows=backend.fixed or min(size, DRAWS.batch_size))
+    kind = f"foreign/{foreign.kind}"
+    draws = dataclasses.replace(draws, backend=kind, precision=backend.precision, batch_size=size)
     return Smoothed(backend, shape=fit.shape, draws=draws, fit=fit)
+
+
+def device() -> str:
+    """``cuda`` if there is a GPU, else ``cpu``."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _kept(path: Path, header: Header, split: Split) -> tuple[Header, list[Row]]:

@@ -8,20 +8,18 @@ import dataclasses
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rrcm.cli.options import Options
 from rrcm.config.certification import Sampling
+from rrcm.config.foreign import Foreign
 from rrcm.core import formats
 from rrcm.core.errors import BackendError, ConfigError, DataError, printable
 from rrcm.core.files import read_bytes
 from rrcm.core.labels import named
 
 if TYPE_CHECKING:  # PyTorch takes seconds
-    import numpy as np
-
     from rrcm.certification.smoothed import Smoothed
-    from rrcm.data.splits.pictures import Resize
     from rrcm.data.splits.shards import Split
 
 
@@ -41,15 +39,6 @@ class Opened:
     files: dict[int, str] = dataclasses.field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KnownImage:
-    """An image of the data that a classifier is tested on, [C, H, W], and the name of its class."""
-
-    pixels: "np.ndarray"
-    max_value: int
-    label: str
 
 
 class ClassifierSource(Protocol):
@@ -77,8 +66,8 @@ class ClassifierSource(Protocol):
             RrcmError: One of them is missing or damaged, or they do not fit each other.
         """
 
-    def known_image(self, name: str) -> KnownImage | None:
-        """Return the image of its data with this index; None if it is a name of another kind.
+    def known_image(self, name: str) -> "Split | None":
+        """Return the image of its data with this index, alone; None if the name is no index.
 
         Raises:
             DataError: There is no such index.
@@ -86,71 +75,40 @@ class ClassifierSource(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Foreign:
-    """A classifier trained elsewhere, its images, and their preprocessing, as in ``options``.
+class FromElsewhere:
+    """A ``foreign`` classifier, and its images, as in ``options``."""
 
-    ``kind`` is a file of rrcm/inference/foreign/. A value of None stands for the classifier's own.
-    """
-
-    kind: str
+    foreign: Foreign
     options: Options
-    size: tuple[int, int] | None
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
     fresh_noise: bool = True
-
-    @property
-    def file(self) -> str:
-        """The name or the files of the classifier."""
-        given: str | list[Path] = getattr(self.options, self.kind) or ""
-        return given if isinstance(given, str) else " and ".join(map(str, given))
 
     @property
     def name(self) -> str:
         """The stem of the file, or the name of the network."""
+        name = str(self.foreign)
         if self.options.checkpoint:
             return self.options.checkpoint[0].name.partition(".")[0]
-        if self.kind == "module":
-            file, _, function = self.file.rpartition(":")
+        if self.options.module:
+            file, _, function = name.rpartition(":")
             return f"{Path(file).stem}-{function}"
-        return Path(self.file).stem if self.kind == "onnx" else self.file
+        return Path(name).stem if self.options.onnx else name
 
     def classifier(self, draws: Sampling, *, max_value: int | None = None) -> "Smoothed":
         """Open the classifier; pixels are those of image files."""
-        from rrcm.certification import openers
+        from rrcm.certification.smoothed import opened
 
-        given = self.options
         try:
-            opened = openers.foreign(
-                self.kind,
-                given.checkpoint or self.file,
-                sigma=given.sigma,
-                classes=None if given.classes is None else class_names(given.classes),
-                mean=self.mean,
-                std=self.std,
-                size=self.size,
-                channels=given.channels,
-                resize=cast("Resize | None", given.resize),
-                upright=not given.as_stored,
-                weights=given.weights,
-                denoiser=given.denoiser,
-                normalise=given.normalise,
-                output=given.output,
-                batch=given.batch_size,
-                count_nan=given.count_nan,
-                draws=draws,
-            )
-            for line in opened.backend.notes:
-                note(line)
+            smoothed = opened(self.foreign, draws=draws)
         except BackendError as error:
             text = str(error)
             if text.startswith("classes: "):  # here the file is known
-                text = f"--classes {given.classes}: {text.removeprefix('classes: ')}"
+                text = f"--classes {self.options.classes}: {text.removeprefix('classes: ')}"
             raise BackendError(text) from None
-        if given.batch_size is None or self.kind == "onnx":
-            return opened
+        for line in smoothed.backend.notes:
+            note(line)
+        size = smoothed.backend.fixed or self.foreign.batch or smoothed.draws.batch_size
         return dataclasses.replace(
-            opened, draws=dataclasses.replace(opened.draws, batch_size=given.batch_size)
+            smoothed, draws=dataclasses.replace(smoothed.draws, batch_size=size)
         )
 
     def opened(self, draws: Sampling) -> Opened:
@@ -159,7 +117,9 @@ class Foreign:
 
         given = self.options
         if given.images is None:
-            raise ConfigError(f"--{self.kind} {self.file}: give its images with --images")
+            raise ConfigError(
+                f"--{self.foreign.kind} {self.foreign}: give its images with --images"
+            )
         smoothed = self.classifier(draws)
         backend: Any = smoothed.backend  # it also has the normalisation of pixels
         assert smoothed.fit is not None  # every foreign classifier has one
@@ -175,7 +135,9 @@ class Foreign:
         )
         backend.classes = [*pictures.split.classes, *backend.classes[len(names) :]]
         split = dataclasses.replace(pictures.split, classes=tuple(backend.classes))
-        inside = f"{getattr(backend, 'inside', backend.normalise)}, then {printable(self.file)}"
+        inside = (
+            f"{getattr(backend, 'inside', backend.normalise)}, then {printable(str(self.foreign))}"
+        )
         return Opened(
             name=printable(f"{self.name}-{given.images.resolve().name}").lstrip("."),
             smoothed=smoothed,

@@ -142,12 +142,10 @@ def serve(
     request = PROJECT.request(asked)
     from rrcm.cli.commands import serve
 
-    serve.serve(
-        request, host=host, port=port, timeout=timeout, queue=queue, max_bytes=max_bytes,
-        connections=connections,
-        token_file=token_file and seen(token_file, here), reproducible=reproducible,
-        root_path=root_path,
-    )  # fmt: skip
+    terms: dict[str, Any] = {"seconds": timeout, "queue": queue, "bytes": max_bytes}
+    terms |= {"reproducible": reproducible, "root_path": root_path}
+    file = token_file and seen(token_file, here)
+    serve.serve(request, host=host, port=port, connections=connections, token_file=file, **terms)
 
 
 @app.command(rich_help_panel=RESULTS)

@@ -4,14 +4,17 @@ import dataclasses
 import math
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
-from rrcm.cli.classifiers import ClassifierSource, Foreign
+from rrcm.cli.classifiers import ClassifierSource, FromElsewhere, class_names
 from rrcm.cli.options import Options
 from rrcm.config import defaults
 from rrcm.config.certification import Report, Sampling, noise_level
+from rrcm.config.foreign import Foreign
 from rrcm.core import formats, registry
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.ranges import require
@@ -126,12 +129,13 @@ def _sampling(options: Options, settings: Settings, report: Report | None) -> Sa
     return dataclasses.replace(sample, stopping=stopping)
 
 
-def foreign(options: Options) -> Foreign | None:
+def foreign(options: Options) -> FromElsewhere | None:
     """Return the classifier that options name; None where --model names one of a project.
 
     Raises:
         ConfigError: None or several of these were given, or an option does not go with it.
-        DataError: There is no such folder of images.
+        DataError: There is no such folder of images, or file of classes.
+        BackendError: --timm names a file.
     """
     given = options.given()
     kinds = [kind for kind in ONLY if kind in given]
@@ -150,13 +154,14 @@ def foreign(options: Options) -> Foreign | None:
     require(channels in (None, 1, 3), f"--channels: 1 (grey) or 3 (RGB), got {channels}")
     if options.images is not None:
         _require_folder(options.images)
-    return Foreign(
-        kind=kind,
-        options=options,
-        size=None if options.size is None else _size(options.size),
-        mean=None if options.mean is None else _numbers("mean", options.mean),
-        std=None if options.std is None else _numbers("std", options.std),
-    )
+    same = {field.name for field in dataclasses.fields(Foreign)}
+    parsers: dict[str, Callable[[Any], Any]] = {"classes": class_names, "size": _size}
+    parsers |= {name: partial(_numbers, name) for name in ("mean", "std")}
+    values = {name: getattr(options, name) for name in same & {*Options.__slots__}}
+    values |= {name: parse(values[name]) for name, parse in parsers.items() if name in given}
+    values |= {"upright": not options.as_stored, "batch": options.batch_size}
+    foreign = Foreign(kind=kind, source=getattr(options, kind), **values)
+    return FromElsewhere(foreign=foreign, options=options)
 
 
 def _require_folder(images: Path) -> None:

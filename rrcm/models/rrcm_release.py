@@ -1,4 +1,4 @@
-"""Reads untrusted checkpoints of the reference implementation of rRCM (Lei et al., 2025).
+"""Recognises untrusted checkpoints of the reference implementation of rRCM (Lei et al., 2025).
 
 Its files are PyTorch pickles of a state dict: of an encoder with its projector, or of a fine-tuned
 classifier, either possibly under the prefix of a distributed wrapper. Tensor shapes determine the
@@ -36,23 +36,23 @@ class Checkpoint:
     architecture: str = "vit"
 
 
-def read(path: Path, *, heads: int | None, final_norm: bool) -> Checkpoint:
-    """The encoder or classifier in ``path``, each tensor checked by name, shape, type and value.
-
-    Guarantee: no code in the file is executed (``weights_only``). Tensors may be memory-mapped from
-    the file, which must not change while they are used.
+def recognised(
+    path: Path, tensors: dict[str, Tensor], *, heads: int | None, final_norm: bool
+) -> Checkpoint:
+    """The encoder or classifier of ``tensors``, each checked by name, shape, type and value.
 
     Args:
-        path: A file that the reference implementation wrote: .pth, .pt or .net.
+        path: The file that they are of, for errors.
+        tensors: As the reference implementation names them, and `state_dict.find` finds them.
         heads: Number of attention heads; None takes that of the size of `vit.SIZES` which has the
             file's width and depth.
         final_norm: Whether a classifier's head reads the output of the last LayerNorm; an encoder
             keeps it in any case.
 
     Raises:
-        CheckpointError: The file is no such checkpoint, or of another network; names what differs.
+        CheckpointError: It is no such checkpoint, or of another network; names what differs.
     """
-    tensors = _unwrap(state_dict.load(path, hint="the encoder is in nnet.pth"))
+    tensors = _unwrap(tensors)
     head = {name: tensors.pop(name) for name in [*tensors] if name.startswith(HEAD)}
     projector = {
         name.removeprefix(PROJECTOR): tensors.pop(name)

@@ -8,7 +8,6 @@ once.
 """
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request
@@ -23,7 +22,7 @@ from rrcm.certification.smoothed import Smoothed
 from rrcm.core.errors import DataError, RrcmError
 from rrcm.core.schema import listed
 from rrcm.serving import bearer, page, stream, upload
-from rrcm.serving.endpoints import Limits, Service
+from rrcm.serving.endpoints import Service, Terms
 from rrcm.serving.schemas import Health, Problem, Reply
 
 REASONS = {
@@ -39,33 +38,22 @@ LEFT = 499  # status in the log if the client closed its connection
 LOG = logging.getLogger(__name__)
 
 
-def app(
-    smoothed: Smoothed,
-    *,
-    name: str,
-    limits: Limits,
-    reproducible: bool = False,
-    tokens: Sequence[bytes] = (),
-    root_path: str = "",
-) -> FastAPI:
+def app(smoothed: Smoothed, *, name: str, terms: Terms) -> FastAPI:
     """The application; its threads live from its startup to its shutdown.
+
+    Where tokens are asked for, there is no ``/docs``.
 
     Args:
         smoothed: The classifier; its ``fit`` turns pictures into pixels.
         name: The name of the model in answers.
-        limits: Limits of requests.
-        reproducible: Whether requests may choose the seed. A client who knows the seed can make a
-            picture whose certificate is false, so this is for trusted clients only.
-        tokens: All requests except for ``/`` and ``/health`` need one of these bearer tokens, and
-            there is no ``/docs``; none are required if there are none.
-        root_path: The path at which a proxy has this server, such as ``/rrcm``.
+        terms: What requests may ask for, and when.
 
     Raises:
         ConfigError: The stopping rule certifies nothing before its end; requests have a deadline.
     """
     store.require_any_look(smoothed.draws.stop, key="deadline")
-    root_path = f"/{root_path.strip('/')}" if root_path else ""
-    service = Service(smoothed, name=name, limits=limits, reproducible=reproducible)
+    root_path = f"/{terms.root_path.strip('/')}" if terms.root_path else ""
+    service = Service(smoothed, name=name, terms=terms)
     about: dict[str, Any] = {
         "title": "rrcm",
         "summary": "Certified answers of a smoothed image classifier.",
@@ -74,12 +62,12 @@ def app(
         "redoc_url": None,
         "dependencies": [Depends(_only_known_parameters)],
     }
-    if tokens:
+    if terms.tokens:
         api = FastAPI(openapi_url=None, **about)
     else:  # its page of documentation asks no other server for anything
         api = FastAPIOffline(swagger_ui_parameters={"validatorUrl": None}, **about)
     api.add_middleware(_AsMeant, root_path=root_path)
-    guarded = [Depends(bearer.guard(tokens))] if tokens else []
+    guarded = [Depends(bearer.guard(terms.tokens))] if terms.tokens else []
     # Starlette declares handlers of any exception, and calls each with its own.
     api.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type]
     api.add_exception_handler(DataError, _unreadable)
@@ -106,7 +94,7 @@ def app(
         summary="The same, with the votes as they are drawn",
         **takes_pictures,
     )
-    shown = page.response(root_path=root_path, docs=not tokens)
+    shown = page.response(root_path=root_path, docs=not terms.tokens)
     api.add_api_route("/", lambda: shown, include_in_schema=False)
     api.add_api_route("/health", service.health, response_model=Health, summary="How it is doing")
     api.add_api_route(

@@ -1,11 +1,11 @@
-"""The endpoints of a server of certified answers, and the limits of requests."""
+"""The endpoints of a server of certified answers, and the terms of requests."""
 
 import asyncio
 import dataclasses
 import hmac
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ from rrcm.serving import stream, upload
 from rrcm.serving.metrics import Metrics
 from rrcm.serving.schemas import Health, Reply
 
+Tokens = Sequence[bytes]
 UNITS = "l2 distance between pictures whose pixels are in [0, 1]"
 Seed = Annotated[
     int | None,
@@ -33,17 +34,24 @@ Seed = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """Limits of requests: ``bytes`` of a body, a ``queue`` of requests beside those in work.
+class Terms:
+    """Terms of requests: ``bytes`` of a body, a ``queue`` of requests beside those in work.
 
     ``seconds`` after its arrival a waiting request is refused, and one that is being computed is
     answered from the votes so far. ``workers`` requests are computed at a time, on a thread each.
+    All requests except for ``/`` and ``/health`` need one of the bearer ``tokens``, if there are
+    any. ``reproducible`` lets them choose the seed: a client who knows the seed can make a picture
+    whose certificate is false, so this is for trusted clients only. ``root_path`` is where a proxy
+    has this server, such as ``/rrcm``.
     """
 
     workers: int
     bytes: int = 10 * 2**20
     queue: int = 64
     seconds: float = 30.0
+    tokens: Tokens = ()
+    reproducible: bool = False
+    root_path: str = ""
 
     def __post_init__(self) -> None:
         if self.queue < 0:
@@ -55,21 +63,18 @@ class Limits:
 class Service:
     """The endpoints of one smoothed classifier."""
 
-    def __init__(
-        self, smoothed: Smoothed, *, name: str, limits: Limits, reproducible: bool
-    ) -> None:
+    def __init__(self, smoothed: Smoothed, *, name: str, terms: Terms) -> None:
         """See `rrcm.serving.application.app`."""
         self.smoothed = smoothed
         self.fit = smoothed.fit or Fit(shape=smoothed.shape)
         self.name = name
         self.definition = smoothed.definition()
         self.secret = secrets.token_bytes(32)  # of this process
-        self.limits = limits
-        self.reproducible = reproducible
-        self.places = limits.workers + limits.queue
+        self.terms = terms
+        self.places = terms.workers + terms.queue
         self.inside = 0  # requests that have a place
         self.computing = 0  # those of them that have a thread
-        self.turns = asyncio.Semaphore(limits.workers)  # first in, first out
+        self.turns = asyncio.Semaphore(terms.workers)  # first in, first out
         self.metrics = Metrics(
             smoothed, name=name, waiting=self.waiting, computing=lambda: self.computing
         )
@@ -77,7 +82,7 @@ class Service:
     @asynccontextmanager
     async def life(self, api: FastAPI) -> AsyncIterator[None]:
         """The lifespan of the application, from startup to shutdown."""
-        with ThreadPoolExecutor(self.limits.workers, "rrcm-serving") as self.threads:
+        with ThreadPoolExecutor(self.terms.workers, "rrcm-serving") as self.threads:
             yield
 
     def waiting(self) -> int:
@@ -101,7 +106,7 @@ class Service:
         self, request: Request, seed: int | None, tell: stream.Tell | None = None
     ) -> Reply:
         """Read the picture, wait, and certify on a thread, which calls ``tell``."""
-        if seed is not None and not self.reproducible:
+        if seed is not None and not self.terms.reproducible:
             raise HTTPException(
                 403,
                 "seed: who knows the noise beforehand can make a picture whose certificate is "
@@ -110,8 +115,8 @@ class Service:
         arrival, body = time.monotonic(), b""
         with self._place():
             try:
-                async with asyncio.timeout(self.limits.seconds):
-                    body = await upload.read(request, most=self.limits.bytes)
+                async with asyncio.timeout(self.terms.seconds):
+                    body = await upload.read(request, most=self.terms.bytes)
                     await self.turns.acquire()
             except TimeoutError:
                 raise self._late(has_arrived=bool(body)) from None
@@ -150,9 +155,9 @@ class Service:
             "provider": smoothed.backend.provider,
             "rule": draws.stop,
             "stopping": self.definition.stopping,
-            "reproducible": self.reproducible,
-            "max_bytes": self.limits.bytes,
-            "timeout": self.limits.seconds,
+            "reproducible": self.terms.reproducible,
+            "max_bytes": self.terms.bytes,
+            "timeout": self.terms.seconds,
         }
 
     async def metrics_text(self) -> Response:
@@ -163,7 +168,7 @@ class Service:
     def _place(self) -> Iterator[None]:
         """Hold one of the places until the block ends, or refuse the request."""
         if self.inside >= self.places:
-            raise _busy(f"{self.limits.queue} requests are waiting already")
+            raise _busy(f"{self.terms.queue} requests are waiting already")
         self.inside += 1
         try:
             yield
@@ -176,7 +181,7 @@ class Service:
         """Decode and certify, on a thread."""
         self.metrics.waited.observe(time.monotonic() - arrival)
         image, size = upload.pixels(body, self.fit)
-        left = arrival + self.limits.seconds - time.monotonic()
+        left = arrival + self.terms.seconds - time.monotonic()
         if left <= 0:
             raise self._late(has_arrived=True)
         seed = self._seed(image) if seed is None else seed
@@ -205,7 +210,7 @@ class Service:
         return int.from_bytes(digest[:8], "big")
 
     def _late(self, *, has_arrived: bool) -> HTTPException:
-        within = f"within {self.limits.seconds:g} s"
+        within = f"within {self.terms.seconds:g} s"
         if has_arrived:
             return _busy(f"no thread was free {within}")
         return HTTPException(408, f"the picture did not arrive {within}")

@@ -15,12 +15,10 @@ from typing import Any
 import numpy as np
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
-from torch import Tensor
 
 from rrcm.analysis.presentation import embedded
 from rrcm.certification.certify import floor
-from rrcm.certification.sampling import voting
-from rrcm.certification.sampling.batching import Job, Piece
+from rrcm.certification.sampling import watched
 from rrcm.certification.sampling.watched import Watch
 from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes.counts import ImageVotes
@@ -38,20 +36,11 @@ Tell = Callable[[str, dict[str, Any]], None]  # an event and its data
 
 def watch(smoothed: Smoothed, image: np.ndarray, seed: int, tell: Tell) -> Watch:
     """Tell the picture and its first noisy copies with their classes; what tells each look."""
-    split, found = smoothed.split([image]), list[tuple[Tensor, int]]()
-    draws = dataclasses.replace(smoothed.draws, seed=seed)
+    split, draws = smoothed.split([image]), dataclasses.replace(smoothed.draws, seed=seed)
     header = dataclasses.replace(smoothed, draws=draws).header(split)
-
-    def seen(noisy: Tensor, _: Tensor | None, scores: Tensor) -> None:
-        found.extend(zip(noisy.cpu(), scores.argmax(1).tolist(), strict=True))
-
-    noise, size = voting.noise(header, split), header.batch
-    count = voting.counter(smoothed.backend, split, noise=noise, batch_size=size, look=seen)
-    count([Piece(Job(row=0, bounds=()), 0, 0, COPIES)])
+    drawn = watched.copies(smoothed.backend, header, split, {0: COPIES})
+    copies = [[embedded.webp(noisy, quality=QUALITY), label] for _, noisy, label in drawn]
     (pixels,) = split.pixels(np.array([0]))
-    copies = [
-        [embedded.webp(noisy.numpy(), quality=QUALITY), label] for noisy, label in found[:COPIES]
-    ]
     tell("picture", {"image": embedded.webp(pixels, quality=QUALITY), "copies": copies})
 
     def look(votes: ImageVotes, radius: float) -> None:

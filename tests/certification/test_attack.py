@@ -5,6 +5,7 @@ import json
 import math
 from pathlib import Path
 
+import builders
 import numpy as np
 import pytest
 import torch
@@ -19,7 +20,6 @@ from rrcm.certification.answers import Answers
 from rrcm.certification.attacking import search
 from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes.counts import ABSTAIN
-from rrcm.core import registry
 from rrcm.core.errors import BackendError, ConfigError, DataError, VotesError
 
 QUICK = {"copies": 4, "steps": 4, "restarts": 2}
@@ -209,7 +209,7 @@ def test_what_has_no_gradients_is_refused(tmp_path: Path):
 
 def test_copies_of_a_network_have_gradients():
     network = nn.Sequential(nn.BatchNorm2d(1), half_space()).eval()
-    backend = registry.load("foreign", "module").Backend(network, sigma=0.25, shape=(1, 2, 2))
+    backend = builders.foreign("module", network, sigma=0.25, channels=1, size=(2, 2))
     backend._idle.clear()  # as if other threads had them
     x = pictures().requires_grad_()
     scores = backend.scores(x)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from builders import Linear, images, refused
+from builders import Linear, header, images, refused
 from helpers import few
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,9 +40,8 @@ class Odd(Linear):
 
 
 def examine(backend, split: Split, *, sigma=0.25, batch_size=16) -> TrialAnswers:
-    return checks.examine(
-        backend, split, noise=gaussian, sigma=sigma, seed=0, batch_size=batch_size
-    )
+    kind = "foreign/onnx"
+    return checks.examine(backend, split, header(sigma=sigma, batch_size=batch_size, backend=kind))
 
 
 def labelled(backend, count=64, *, right=1.0) -> Split:

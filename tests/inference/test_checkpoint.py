@@ -8,7 +8,7 @@ import pytest
 import timm
 import torch
 import torchvision
-from builders import SIGMA, refused
+from builders import foreign, refused
 from field_checkpoints import cohen, logits, residual_scores, written
 
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError
@@ -32,7 +32,7 @@ def test_logits_are_those_of_the_description(tmp_path: Path, case: str):
     (path,) = written(tmp_path, make())
     size = (64, 64) if normalisation is field.IMAGENET else None
 
-    found = Backend([path], sigma=SIGMA, size=size)
+    found = foreign("checkpoint", [path], size=size)
 
     x = noisy(found.shape)
     assert close(found, logits(forward, state, x, normalisation), x)
@@ -75,7 +75,7 @@ def test_a_file_of_timms_trainer_is_what_it_says(tmp_path: Path):
     }
     (path,) = written(tmp_path, held | {"arch": "resnet10t", "state_dict": {"a": torch.ones(1)}})
 
-    found = Backend([path], sigma=SIGMA)
+    found = foreign("checkpoint", [path])
 
     x = noisy((3, 32, 32))
     with torch.inference_mode():
@@ -96,18 +96,18 @@ def test_several_files_are_an_ensemble_also_behind_a_denoiser(tmp_path: Path):
         return [logits(residual_scores, w, x, normalisation) for w, normalisation in pairs]
 
     clean = field.denoised({n: t.double() for n, t in field.dncnn().items()}, x.double())
-    assert close(Backend(files, sigma=SIGMA), sum(members(x)) / 2, x)
-    behind = Backend(files, sigma=SIGMA, denoiser=front)
+    assert close(foreign("checkpoint", files), sum(members(x)) / 2, x)
+    behind = foreign("checkpoint", files, denoiser=front)
     assert close(behind, sum(members(clean)) / 2, x)
-    alone = Backend(files[:1], sigma=SIGMA, denoiser=front)
+    alone = foreign("checkpoint", files[:1], denoiser=front)
     assert close(alone, members(clean)[0], x)
     assert alone.inside.startswith("DnCNN of 17 layers of 64 channels, mean 0.4914,")
     assert f"{front}: DnCNN of 17 layers" in alone.notes[-1]
     (odd,) = written(tmp_path / "..", cohen(field.lenet()))
     with refused(BackendError, f"{odd}: pictures of (1, 28, 28), not of (3, 32, 32)"):
-        Backend([*files, odd], sigma=SIGMA)
+        foreign("checkpoint", [*files, odd])
     with refused(BackendError, "the checkpoint does not run at 28 x 28:"):
-        Backend([odd], sigma=SIGMA, denoiser=front)
+        foreign("checkpoint", [odd], denoiser=front)
 
 
 MEAN, STD = field.CIFAR10
@@ -128,8 +128,8 @@ def test_what_the_file_does_not_show_is_asked_for(tmp_path, state, options, norm
     x = noisy((3, 32, 32))
 
     with refused(ConfigError, "of 10 classes, and nothing shows how", "--normalise cifar10,"):
-        Backend([path], sigma=SIGMA)
-    found = Backend([path], sigma=SIGMA, **options)
+        foreign("checkpoint", [path])
+    found = foreign("checkpoint", [path], **options)
 
     assert close(found, logits(residual_scores, state, x, normalisation), x)
     assert "normalised as given" in found.notes[0]
@@ -141,14 +141,14 @@ def test_what_is_asked_for_is_one_normalisation(tmp_path: Path):
         ({"normalise": "none", "std": STD}, "normalise: has a mean and std of its own"),
     ):
         with refused(ConfigError, words):
-            Backend([], sigma=SIGMA, **asked)
+            foreign("checkpoint", [], **asked)
 
 
 def test_1000_classes_of_small_pictures_are_normalised_in_two_ways(tmp_path: Path):
     (path,) = written(tmp_path, cohen(field.residual((1, 1, 1), (16, 32, 64), 1000)))
 
     with refused(ConfigError, "ResNet-8 of 1000 classes, and nothing shows"):
-        Backend([path], sigma=SIGMA)
+        foreign("checkpoint", [path])
 
 
 def but(**changes) -> dict:
@@ -193,7 +193,7 @@ def test_another_network_is_refused_in_one_line_that_says_what_it_looks_like(tmp
     (path,) = written(tmp_path, {"state_dict": {**state}})
 
     with refused(CheckpointError, f"{path}: ", words):
-        Backend([path], sigma=SIGMA)
+        foreign("checkpoint", [path])
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -204,4 +204,4 @@ def test_a_file_cut_short_is_refused(tmp_path: Path, zipped: bool):
     for share in (0.2, 0.9, 0.999):
         path.write_bytes(whole[: int(share * len(whole))])
         with refused(CheckpointError, f"{path}: "):
-            Backend([path], sigma=SIGMA)
+            foreign("checkpoint", [path])

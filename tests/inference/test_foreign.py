@@ -17,7 +17,7 @@ import pytest
 import safetensors.torch
 import timm
 import torch
-from builders import SIGMA, exported, header, refused
+from builders import exported, foreign, header, refused
 from onnx import TensorProto, helper, numpy_helper
 from scipy.special import expit, softmax
 from timm.utils import CheckpointSaver, ModelEmaV3
@@ -25,7 +25,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError
 from rrcm.inference import runtime
-from rrcm.inference.foreign import _combining, _onnx_file, _probes, _timm, module
+from rrcm.inference.foreign import _combining, _onnx_file, _probes, _timm
 from rrcm.inference.foreign import onnx as files
 from rrcm.inference.foreign import timm as networks
 
@@ -72,7 +72,7 @@ def model(
 
 def backend(tmp_path: Path, made: onnx.ModelProto, **options) -> files.Backend:
     onnx.save(made, tmp_path / "net.onnx")
-    return files.Backend(tmp_path / "net.onnx", **{"sigma": SIGMA} | options)
+    return foreign("onnx", tmp_path / "net.onnx", **options)
 
 
 def expected(x: torch.Tensor) -> np.ndarray:
@@ -280,7 +280,7 @@ def test_outputs_of_many_kinds_are_scores(tmp_path: Path, kind: str):
     made, scores = KINDS[kind]
     wanted = scores(expected(X))
 
-    found = backend(tmp_path, made, classes=3)
+    found = backend(tmp_path, made, classes=["a", "b", "c"])
 
     got = found.scores(X).numpy()
     assert got.shape == wanted.shape and np.abs(got - wanted).max() < 1e-4
@@ -293,7 +293,7 @@ def test_class_numbers_are_of_known_classes_only(tmp_path: Path):
     with refused(BackendError, "net.onnx", "it gives class numbers; of how many?"):
         backend(tmp_path, made)
     with refused(BackendError, "class number 2 of 2 classes"):
-        backend(tmp_path, made, classes=2).scores(X)
+        backend(tmp_path, made, classes=["a", "b"]).scores(X)
 
 
 FIVE_OF_ANOTHER_OPERATOR = ends_in(
@@ -510,7 +510,7 @@ def test_what_computes_a_function_is_named_and_votes_of_two_are_not_merged(
     linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(60, 3)).eval()
 
     def found() -> list[str]:
-        network = module.Backend(linear, sigma=SIGMA, shape=(3, 4, 5))
+        network = foreign("module", linear, channels=3, size=(4, 5))
         return [backend(tmp_path, model()).provider, network.provider]
 
     vnni = found()
@@ -559,22 +559,22 @@ def test_weights_beside_the_file_are_a_part_of_it(tmp_path: Path, monkeypatch, l
     shutil.copytree(linked.parent, path.parent)
     monkeypatch.setattr(_onnx_file, "LARGEST", largest)
 
-    links, apart = (files.Backend(one, sigma=SIGMA) for one in (linked, path))
+    links, apart = (foreign("onnx", one) for one in (linked, path))
 
     assert torch.equal(apart.scores(X), inside.scores(X))
     assert torch.equal(links.scores(X), inside.scores(X)) and links.weights == apart.weights
     weights, secret = path.with_name("net.onnx_data"), tmp_path / "secret"
     data = weights.read_bytes()
     weights.write_bytes(data[:-1] + b"\x01")
-    assert files.Backend(path, sigma=SIGMA).weights != apart.weights
+    assert foreign("onnx", path).weights != apart.weights
     weights.write_bytes(data[:-1])
     with refused(BackendError, f"{path}: no ONNX file that can run"):
-        files.Backend(path, sigma=SIGMA)
+        foreign("onnx", path)
     weights.unlink()
     with refused(BackendError, f"{path}: "):
-        files.Backend(path, sigma=SIGMA)
+        foreign("onnx", path)
     with refused(BackendError, f"{path.parent}: a folder; name the .onnx file in it"):
-        files.Backend(path.parent, sigma=SIGMA)
+        foreign("onnx", path.parent)
     secret.write_bytes(data)
     (path.parent / "link").symlink_to(secret)
     sent = onnx.load(path, load_external_data=False)
@@ -582,17 +582,17 @@ def test_weights_beside_the_file_are_a_part_of_it(tmp_path: Path, monkeypatch, l
         sent.graph.initializer[0].external_data[0].value = location
         path.write_bytes(sent.SerializeToString())
         with refused(BackendError, f"its weights {location} lie", "outside of its folder"):
-            files.Backend(path, sigma=SIGMA)
+            foreign("onnx", path)
 
 
 def test_a_file_of_our_export_is_told_the_noise_and_says_what_the_run_says():
     path, sigma = exported() / "onnx/a-run.onnx", 0.25
     run = builders.opened(exported(), "a-run", sigma=sigma)
-    found = files.Backend(path, sigma=sigma)
+    found = foreign("onnx", path, sigma=sigma)
     x = 0.5 + sigma * torch.randn(7, *found.shape)
 
     assert torch.equal(found.scores(x), run.scores(x))
-    assert found.weights != files.Backend(path, sigma=2 * sigma).weights
+    assert found.weights != foreign("onnx", path, sigma=2 * sigma).weights
 
 
 # ONNX: what is refused.
@@ -600,7 +600,7 @@ def test_a_file_of_our_export_is_told_the_noise_and_says_what_the_run_says():
 
 def test_files_that_are_no_classifiers_of_pictures_are_refused(tmp_path: Path):
     with refused(BackendError, "no.onnx: not found"):
-        files.Backend(tmp_path / "no.onnx", sigma=SIGMA)
+        foreign("onnx", tmp_path / "no.onnx")
     with refused(BackendError, "expected one input, a picture, got x, y"):
         backend(tmp_path, model(more=("y",)))
     with refused(BackendError, "input x is tensor(float) ['n', 60], not a batch of pictures"):
@@ -611,7 +611,7 @@ def test_files_that_are_no_classifiers_of_pictures_are_refused(tmp_path: Path):
     text = tmp_path / "text.onnx"
     text.write_text("no network")
     with refused(BackendError, f"{text}: no ONNX file that can run"):
-        files.Backend(text, sigma=SIGMA)
+        foreign("onnx", text)
 
 
 @pytest.mark.parametrize(
@@ -630,11 +630,12 @@ def test_normalisation_in_other_units_is_refused(tmp_path: Path, options, words)
 FUZZ = """
 import sys
 from pathlib import Path
+from rrcm.config.foreign import Foreign
 from rrcm.core.errors import BackendError
 from rrcm.inference.foreign import onnx
 for path in map(Path, sys.argv[1:]):
     try:
-        onnx.Backend(path, sigma=0.5)
+        onnx.Backend(Foreign(kind="onnx", source=path, sigma=0.5))
     except BackendError as error:
         assert "\\n" not in str(error) and str(path) in str(error), error
     print(path.name, flush=True)
@@ -685,7 +686,7 @@ PIXELS = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 def opened(weights: Path, name: str = SMALL, **options) -> networks.Backend:
     """A network of timm for pictures of 32 x 32 pixels."""
-    return networks.Backend(name, sigma=SIGMA, weights=weights, **{"size": (32, 32)} | options)
+    return foreign("timm", name, weights=weights, **{"size": (32, 32)} | options)
 
 
 @pytest.fixture(scope="module")
@@ -702,7 +703,7 @@ def test_a_network_of_timm_is_normalised_as_it_was_trained(network, plain: netwo
         expected = network((PIXELS - mean) / std)
     assert torch.allclose(plain.scores(PIXELS), expected, atol=1e-5)
     assert plain.classes == ["0", "1", "2", "3"] and plain.shape == (3, 32, 32)
-    assert (plain.crop_pct, plain.interpolation) == (0.875, "bicubic")
+    assert (plain.fit.ratio, plain.fit.interpolation) == (0.875, "bicubic")
 
 
 @pytest.mark.parametrize(
@@ -794,38 +795,38 @@ def test_a_network_is_what_timms_trainer_says(tmp_path: Path):
         torch.save({"arch": args.model, "args": args, "state_dict": own.state_dict()}, path)
         return path
 
-    found = networks.Backend(SMALL, sigma=SIGMA, weights=file())
-    other = networks.Backend(SMALL, sigma=SIGMA, weights=path, std=(1.0,), size=(64, 64))
+    found = foreign("timm", SMALL, weights=file())
+    other = foreign("timm", SMALL, weights=path, std=(1.0,), size=(64, 64))
 
     with torch.inference_mode():
         plain = own((PIXELS - torch.tensor(said["mean"])[:, None, None]) / 0.5)
     assert torch.allclose(found.scores(PIXELS), plain, atol=1e-5)
     assert found.shape == (3, 32, 32) and found.notes == ()
-    assert (found.crop_pct, found.interpolation, found.natural) == (0.9, "bilinear", True)
+    assert (found.fit.ratio, found.fit.interpolation, found.natural) == (0.9, "bilinear", True)
     assert [note.partition(": ")[2] for note in other.notes] == [
         "trained with std (0.5,), and not (1.0,)",
         "trained with size (32, 32), and not (64, 64)",
     ]
-    same = networks.Backend(SMALL, sigma=SIGMA, weights=path, std=(0.5, 0.5, 0.5))
+    same = foreign("timm", SMALL, weights=path, std=(0.5, 0.5, 0.5))
     assert same.notes == ()  # one value is that of all channels
-    mapped = networks.Backend(SMALL, sigma=SIGMA, weights=file(class_map="map.txt"))
+    mapped = foreign("timm", SMALL, weights=file(class_map="map.txt"))
     assert "its classes are in the order of 'map.txt'; name them so" in mapped.notes[0]
     for data, natural, noted in (
         ("", True, []),
         ("torch/folder", False, []),
         ("hfds/me/mine", False, ["its classes are in the order of 'hfds/me/mine'; name them so"]),
     ):
-        of = networks.Backend(SMALL, sigma=SIGMA, weights=file(dataset=data))
+        of = foreign("timm", SMALL, weights=file(dataset=data))
         assert of.natural == natural and len(of.notes) == len(noted)
         assert all(words in note for words, note in zip(noted, of.notes, strict=True))
     with refused(BackendError, f"{path}: the weights of resnet10t.c3_in1k, not of resnet14t"):
-        networks.Backend("resnet14t", sigma=SIGMA, weights=path)
+        foreign("timm", "resnet14t", weights=path)
     with refused(BackendError, f"{path}: its network has the model_kwargs {{'stem_width': 32}}"):
-        networks.Backend(SMALL, sigma=SIGMA, weights=file(model_kwargs={"stem_width": 32}))
+        foreign("timm", SMALL, weights=file(model_kwargs={"stem_width": 32}))
     with refused(BackendError, "timm cannot make resnet10t", "Invalid pool type: odd"):
-        networks.Backend(SMALL, sigma=SIGMA, weights=file(gp="odd"))
+        foreign("timm", SMALL, weights=file(gp="odd"))
     with refused(ConfigError, f"{path}: mean: expected a list of numbers, got 'x'"):
-        networks.Backend(SMALL, sigma=SIGMA, weights=file(mean="x"))
+        foreign("timm", SMALL, weights=file(mean="x"))
 
 
 def test_a_network_of_timm_has_the_channels_of_its_weights(tmp_path: Path):
@@ -873,7 +874,7 @@ def test_pictures_are_resized_as_timm_resizes_them_or_it_is_said(
     monkeypatch.setattr(_timm, "_build", build)
     found = opened(saved)
 
-    assert found.resize == rule and len(found.notes) == len(said)
+    assert found.fit.resize == rule and len(found.notes) == len(said)
     assert all(words in note for words, note in zip(said, found.notes, strict=True))
 
 
@@ -885,11 +886,11 @@ def test_what_is_missing_is_said(saved: Path, tmp_path: Path, monkeypatch):
     torch.save({"epoch": 3}, tmp_path / "none.pt")
 
     with refused(BackendError, "timm has no 'resnet10x'. Did you mean 'resnet10t'?"):
-        networks.Backend("resnet10x", sigma=SIGMA)
+        foreign("timm", "resnet10x")
     with refused(BackendError, "timm cannot make resnet10t", "give a file with --weights"):
-        networks.Backend(SMALL, sigma=SIGMA)
+        foreign("timm", SMALL)
     with refused(BackendError, "net.safetensors: not the weights of resnet18"):
-        networks.Backend("resnet18", sigma=SIGMA, weights=saved)
+        foreign("timm", "resnet18", weights=saved)
     for name, words in [
         ("no.pt", "not found"),
         ("no.safetensors", "not found"),
@@ -898,7 +899,7 @@ def test_what_is_missing_is_said(saved: Path, tmp_path: Path, monkeypatch):
         ("none.pt", "expected a state dict, a mapping of names to tensors"),
     ]:
         with refused(CheckpointError, name, words):
-            networks.Backend(SMALL, sigma=SIGMA, weights=tmp_path / name)
+            foreign("timm", SMALL, weights=tmp_path / name)
 
 
 def test_a_copy_of_this_process_waits_for_no_threads_and_draws_other_numbers():

@@ -23,6 +23,7 @@ from release_checkpoints import (
 from rrcm.config import sections
 from rrcm.core.errors import CheckpointError
 from rrcm.models import rrcm_release
+from rrcm.models.field import reading
 from rrcm.models.trained.base import classifier
 
 
@@ -61,7 +62,8 @@ def written(state, path, **options):
 
 
 def read(path, **changes):
-    return rrcm_release.read(path, **{"heads": HEADS, "final_norm": True} | changes)
+    tensors = reading.read(path).found.tensors
+    return rrcm_release.recognised(path, tensors, **{"heads": HEADS, "final_norm": True} | changes)
 
 
 @pytest.mark.parametrize(("prefix", "final_norm"), [("plain", True), ("module.", False)])

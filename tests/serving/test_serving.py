@@ -28,7 +28,7 @@ from rrcm.certification.stopping import spending
 from rrcm.core.errors import BackendError, ConfigError
 from rrcm.data.splits.pictures import Fit
 from rrcm.serving import application, schemas
-from rrcm.serving.endpoints import Limits
+from rrcm.serving.endpoints import Terms
 
 PIXELS = np.array([[[200, 40], [90, 160]]], dtype=np.uint8)
 
@@ -297,8 +297,8 @@ def test_whoever_leaves_the_queue_is_not_computed_and_gives_the_place_back(fates
         await app(scope | {"root_path": ""}, receive, answer)
 
     async def main() -> None:
-        limits = Limits(workers=1, queue=8)
-        app = application.app(gated, name="linear", limits=limits, reproducible=True)
+        terms = Terms(workers=1, queue=8, reproducible=True)
+        app = application.app(gated, name="linear", terms=terms)
         async with app.router.lifespan_context(app):
             first = asyncio.create_task(send(app, 99))
             await until(gated.backend.asked.is_set)
@@ -377,7 +377,7 @@ def test_pages_need_no_other_server_and_find_their_files_behind_a_proxy():
 def test_what_cannot_be_served_is_refused():
     fixed = classifier(draws=dataclasses.replace(FEW, stop="none"))
     with refused(ConfigError, "deadline", "'none'"):
-        application.app(fixed, name="linear", limits=Limits(workers=1))
+        application.app(fixed, name="linear", terms=Terms(workers=1))
     for limit, words in (({"queue": -1}, "queue: must"), ({"seconds": 0.0}, "timeout: must")):
         with refused(ConfigError, words):
-            Limits(workers=1, **limit)
+            Terms(workers=1, **limit)

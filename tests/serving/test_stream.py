@@ -17,7 +17,7 @@ from PIL import Image
 
 from rrcm.certification.distributions import gaussian
 from rrcm.serving import application
-from rrcm.serving.endpoints import Limits
+from rrcm.serving.endpoints import Terms
 
 NEAR = dataclasses.replace(FEW, n=10_000, stopping={"radii": [0.0, 0.28]})  # 10,000 draws of seed 0
 
@@ -90,7 +90,7 @@ def test_whoever_leaves_stops_the_drawing_and_gives_the_place_back(after: int, c
     slow.answer(np.zeros((1, 2, 2), np.uint8), budget=0.1)  # computes the boundaries
 
     async def main() -> None:
-        app = application.app(slow, name="slow", limits=Limits(workers=1, queue=0))
+        app = application.app(slow, name="slow", terms=Terms(workers=1, queue=0))
         left, told = asyncio.Event(), 0
         body = iter([{"type": "http.request", "body": PICTURE}])
 

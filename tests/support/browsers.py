@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from rrcm.certification.smoothed import Smoothed
 from rrcm.serving import application
-from rrcm.serving.endpoints import Limits
+from rrcm.serving.endpoints import Terms
 from rrcm.serving.listener import listen
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -74,10 +74,10 @@ def flaws(page: Page) -> list[str]:
 
 
 @contextmanager
-def served(smoothed: Smoothed, **options: Any) -> Iterator[str]:
+def served(smoothed: Smoothed, **terms: Any) -> Iterator[str]:
     """The address of a server of a classifier, which is warm as that of `rrcm serve` is."""
     smoothed.answer(np.zeros(smoothed.shape, np.uint8))
-    app = application.app(smoothed, name="<i>net</i>", limits=Limits(workers=1), **options)
+    app = application.app(smoothed, name="<i>net</i>", terms=Terms(workers=1, **terms))
     with listen("127.0.0.1", 0) as listener:
         server = uvicorn.Server(uvicorn.Config(app, http="h11", log_level="critical"))
         thread = Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -29,6 +29,7 @@ from rrcm.certification.votes import records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.cli import main as cli
 from rrcm.config.certification import Export
+from rrcm.config.foreign import Foreign
 from rrcm.core import registry
 from rrcm.core.errors import RrcmError
 from rrcm.core.files import sha256
@@ -286,6 +287,12 @@ def opened(root: Path, run: str, precision: str = "fp32", *, kind: str = "onnx",
     """The classifier of a run for inference on the CPU, by a kind of backend."""
     usual = {"sigma": SIGMA, "device": "cpu", "calibration": None}
     return registry.load("backends", kind).Backend(root, run, precision=precision, **usual | how)
+
+
+def foreign(kind: str, source: Any, **options: Any) -> Any:
+    """The backend of a classifier trained elsewhere, at SIGMA by default."""
+    given = Foreign(kind=kind, source=source, **{"sigma": SIGMA} | options)
+    return registry.load("foreign", kind).Backend(given)
 
 
 def certificates(predict: list[int], radius: list[float]) -> pd.DataFrame:

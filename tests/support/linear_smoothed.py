@@ -18,7 +18,7 @@ from rrcm.certification.smoothed import Smoothed
 from rrcm.config.certification import Sampling
 from rrcm.config.defaults import DRAWS
 from rrcm.serving import application
-from rrcm.serving.endpoints import Limits
+from rrcm.serving.endpoints import Terms
 
 SHAPE = (1, 2, 2)
 SAME = ("label", "name", "radius", "p_A", "n_A", "n", "draws", "stop", "alpha")  # as offline
@@ -50,23 +50,9 @@ PICTURE = encoded(np.array([[200, 40], [90, 160]], dtype=np.uint8))
 
 
 @asynccontextmanager
-async def client(
-    smoothed: Smoothed,
-    *,
-    reproducible: bool = False,
-    tokens: tuple[bytes, ...] = (),
-    root_path: str = "",
-    **limits: Any,
-) -> AsyncIterator[httpx.AsyncClient]:
+async def client(smoothed: Smoothed, **terms: Any) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a server in this process, of one worker; checks that the server is idle after."""
-    app = application.app(
-        smoothed,
-        name="linear",
-        limits=Limits(workers=1, **limits),
-        reproducible=reproducible,
-        tokens=tokens,
-        root_path=root_path,
-    )
+    app = application.app(smoothed, name="linear", terms=Terms(workers=1, **terms))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with app.router.lifespan_context(app):
         async with httpx.AsyncClient(transport=transport, base_url="http://a.test") as asking:

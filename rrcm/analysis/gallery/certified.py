@@ -9,15 +9,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
 
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.gallery import pages
 from rrcm.analysis.gallery.pages import Card, Cards, by
 from rrcm.certification.certify import DOWN, printed
-from rrcm.certification.sampling import drawing, voting
-from rrcm.certification.sampling.batching import Job, Piece
+from rrcm.certification.sampling import drawing, watched
 from rrcm.certification.votes.counts import ABSTAIN, ImageVotes, Rule
 from rrcm.certification.votes.records import Header, Row
 from rrcm.core import progress, registry
@@ -180,36 +177,22 @@ def _copies(
     By the code that counted the votes. The class is empty without ``backend``.
     """
     found: dict[int, list[tuple[str, str]]] = {row.idx: [] for row, _ in images}
-    pieces = []
-    for row, place in images:
-        drawn = sum(row.n0.values()) + (row.looks[-1][0] if row.looks else 0)
-        if drawn:
-            pieces.append(Piece(Job(row=place, bounds=()), 0, 0, min(COPIES, drawn)))
+    first = [
+        (place, min(COPIES, drawn))
+        for row, place in images
+        if (drawn := sum(row.n0.values()) + (row.looks[-1][0] if row.looks else 0))
+    ]
 
-    noise, size = voting.noise(header, split), header.batch
-
-    def classify(some: list[Piece]) -> int:
-        rows = [one.job.row for one in some for _ in range(one.size)]
-        owners = iter(split.idx[rows].tolist())
-
-        def look(noisy: Tensor, _: Tensor | None, scores: Tensor) -> None:
-            classes = scores.argmax(1).tolist() if backend else [ABSTAIN] * len(noisy)
-            for x, c, idx in zip(noisy.cpu().numpy(), classes, owners, strict=False):
-                shot = pages.encoded(x, first=True, sampled=True)
-                found[idx].append((shot, named(header, c)))
-
-        if backend:
-            voting.counter(backend, split, noise=noise, batch_size=size, look=look)(some)
-        else:
-            x, draws = split.pixels(np.array(rows)), [d for one in some for d in range(one.size)]
-            keys = torch.from_numpy(split.idx[rows]), torch.tensor(draws)
-            look(noisy := noise.noisy(torch.from_numpy(x), *keys), None, noisy)
+    def draw(some: list[tuple[int, int]]) -> int:
+        for place, noisy, c in watched.copies(backend, header, split, dict(some)):
+            shot = pages.encoded(noisy, first=True, sampled=True)
+            found[int(split.idx[place])].append((shot, named(header, c)))
         return len(some)
 
-    each = max(1, size // COPIES)  # pieces of a batch
-    tasks = [pieces[first : first + each] for first in range(0, len(pieces), each)]
+    each = max(1, header.batch // COPIES)  # images of a batch
+    tasks = [first[start : start + each] for start in range(0, len(first), each)]
     with ThreadPoolExecutor(drawing.workers()) as pool:
-        with progress.bar(len(pieces), 0, "page", " images", delay=2.0) as bar:
-            for done in pool.map(classify, tasks):
+        with progress.bar(len(first), 0, "page", " images", delay=2.0) as bar:
+            for done in pool.map(draw, tasks):
                 bar.update(done)
     return found

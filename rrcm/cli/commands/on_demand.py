@@ -27,7 +27,7 @@ from rrcm.cli.project import Described, Project
 from rrcm.cli.requests import Request
 from rrcm.config.certification import Report
 from rrcm.config.defaults import CONFIDENCE, DRAWS
-from rrcm.core import locks, registry
+from rrcm.core import locks
 from rrcm.core.errors import printable, warn
 from rrcm.core.files import require_place, write_text
 from rrcm.core.ranges import require
@@ -170,15 +170,7 @@ def _prepare(request: Request, wanted: Header, opened: Opened) -> None:
     certification.require(wanted, certificates=request.certificates)
     longest = _left_out_file(_written_as(wanted, request.certificates))  # of the names of files
     require_place(longest)
-    tried = checks.examine(
-        opened.smoothed.backend,
-        opened.split,
-        noise=registry.load("distributions", wanted.noise),
-        sigma=wanted.sigma,
-        seed=wanted.noise_key,
-        batch_size=wanted.batch_size,
-        ours=not wanted.foreign,
-    )
+    tried = checks.examine(opened.smoothed.backend, opened.split, wanted)
     note(plausibility.fact(tried, sigma=wanted.sigma))
     labels, noisy = tried.labels, tried.noisy
     warn(plausibility.warnings(tried, labels, noisy, classes=wanted.classes, sigma=wanted.sigma))

@@ -27,10 +27,11 @@ def predict(request: Request, image: str, *, page: Path | None = None) -> str:
     request, truth = request.answering(), ""
     if known := request.source.known_image(image):
         smoothed = request.source.classifier(request.sample, max_value=known.max_value)
-        label = smoothed.backend.classes.index(known.label)
-        which: dict[str, Any] = {"idx": int(image), "labels": [label]}
-        answers, split = smoothed.alone(known.pixels, seed=request.sample.seed, **which)
-        truth = f"; the label is {known.label}"
+        label = known.classes[known.labels[0]]
+        which: dict[str, Any] = {"idx": int(image), "seed": request.sample.seed}
+        which["labels"] = [smoothed.backend.classes.index(label)]
+        answers, split = smoothed.alone(known.images[0], **which)
+        truth = f"; the label is {label}"
     else:
         if not os.path.lexists(image):
             raise DataError(f"--image {formats.missing(image, 'neither a file nor an index')}")

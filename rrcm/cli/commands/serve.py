@@ -22,7 +22,7 @@ from rrcm.certification.votes import reach
 from rrcm.cli.classifiers import note
 from rrcm.cli.requests import Request
 from rrcm.serving import application, bearer
-from rrcm.serving.endpoints import Limits
+from rrcm.serving.endpoints import Terms
 from rrcm.serving.listener import listen
 
 HEADER = 16 * 2**10  # bytes of a request's header
@@ -38,38 +38,23 @@ def serve(
     *,
     host: str,
     port: int,
-    timeout: float,
-    queue: int,
-    max_bytes: int,
     connections: int,
     token_file: Path | None,
-    reproducible: bool,
-    root_path: str,
+    **terms: Any,
 ) -> None:
     """Serve a classifier until SIGTERM or Ctrl-C; accepted requests are answered first.
 
-    Port 0 takes a free one. The address is printed once connections are accepted there.
+    Port 0 takes a free one. The address is printed once connections are accepted there. Requests
+    are answered on ``terms``, those of `Terms`.
 
     Raises:
         RrcmError: The classifier cannot be served, a limit is not valid, or the address is not
             available.
     """
-    limits = Limits(
-        workers=drawing.workers(),
-        bytes=max_bytes,
-        queue=queue,
-        seconds=timeout,
-    )
     tokens = () if token_file is None else bearer.read(token_file)
+    on = Terms(workers=drawing.workers(), tokens=tokens, **terms)
     classifier, name = _classifier(request.answering()), request.source.name
-    app = application.app(
-        classifier,
-        name=name,
-        limits=limits,
-        reproducible=reproducible,
-        tokens=tokens,
-        root_path=root_path,
-    )
+    app = application.app(classifier, name=name, terms=on)
     with listen(host, port) as listener:
         if not tokens:
             _warn(listener)
@@ -78,7 +63,7 @@ def serve(
             f"{'' if tokens else ', /docs says how programs send them'}",
             flush=True,
         )
-        run(app, listener, connections=connections, grace=int(timeout) + GRACE)
+        run(app, listener, connections=connections, grace=int(on.seconds) + GRACE)
 
 
 def run(app: ASGIApp, listener: socket.socket, *, connections: int, grace: int) -> None:

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from rrcm.config.foreign import Foreign
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.labels import NO_CLASS
+from rrcm.data.splits.pictures import Fit
 from rrcm.inference import backend, runtime
 from rrcm.inference.foreign import _combining, _exported, _probes, _scores
 from rrcm.inference.foreign._normalisation import Normalisation
@@ -52,38 +54,31 @@ class Backend(backend.Backend):
     Scores are what it returns, or ``logits`` of that, an attribute or a key, as in Hugging Face's
     models; see `_scores.of_classes`. ``precision`` is the lowest of its parameters and buffers. An
     exported program may have a ``fixed`` batch, to which others are cut and filled up.
-    ``crop_pct``, ``interpolation`` and ``resize`` are common values, and ``natural`` is the order
-    of classes in folders (`image_folder.folder`).
+    ``fit`` brings pictures to its ``shape`` [C, H, W], and ``natural`` is the order of classes in
+    folders (`image_folder.folder`).
 
     Guarantee: calls on several threads do not meet. Each has a copy of the network, which shares
     its parameters; where copies give other scores (a hook keeps state outside the network), calls
     wait for each other.
     """
 
-    crop_pct, interpolation, resize, natural = 0.875, "bicubic", "crop", False
+    natural = False
 
     def __init__(
         self,
         network: nn.Module,
+        foreign: Foreign,
         *,
-        sigma: float,
-        shape: tuple[int, int, int],
-        mean: tuple[float, ...] = (0.0,),
-        std: tuple[float, ...] = (1.0,),
+        fit: Fit,
         name: str = "",
-        classes: int | None = None,
-        batch: int | None = None,
-        count_nan: bool = False,
     ) -> None:
-        """Ask ``network`` for the scores of a grey picture of ``shape`` [C, H, W].
+        """Ask ``network`` for the scores of a grey picture of the shape of ``fit``.
 
-        ``sigma`` is the noise level to certify at; ``mean`` and ``std`` of pixels in [0, 1] are
-        applied after the noise. ``classes`` is how many there are, where it returns class numbers
-        and no scores. ``batch`` becomes the ``fixed`` batch. ``count_nan`` adds `NO_CLASS`, for
-        noise without scores. The attribute ``weights`` is the SHA-256 of the name (by default that
-        of the network's class), the shape, the normalisation, all tensors, the operations of
-        PyTorch with their constants, and of which scores are higher than others for 16 fixed
-        pictures.
+        The ``batch`` of ``foreign`` becomes the ``fixed`` batch; its ``classes`` are counted where
+        the network returns class numbers and no scores. The attribute ``weights`` is the SHA-256 of
+        the name (by default that of the network's class), the shape, the normalisation, all
+        tensors, the operations of PyTorch with their constants, and of which scores are higher than
+        others for 16 fixed pictures.
 
         Raises:
             BackendError: A part of it is in training mode, quantised by PyTorch, on the device meta
@@ -114,23 +109,25 @@ class Backend(backend.Backend):
             )
         tensors = [tensor for _, tensor in named]
         floating = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
-        self.sigma, self.shape, self.network = sigma, shape, network
+        shape = fit.shape
+        self.sigma, self.shape, self.fit, self.network = foreign.sigma, shape, fit, network
         self.device = tensors[0].device if tensors else torch.device("cpu")
         self.dtype = floating[0] if floating else torch.float32
         self.precision = next(
             (text for kind, text in PRECISIONS.items() if kind in floating), "fp32"
         )
-        self.numbers, self.count_nan = classes, count_nan
-        self.normalise = Normalisation(mean, std, channels=shape[0], device=str(self.device))
+        self.numbers, self.count_nan = foreign.outputs, foreign.count_nan
+        mean, std, device = foreign.mean, foreign.std, str(self.device)
+        self.normalise = Normalisation(mean, std, channels=shape[0], device=device)
         self.provider = runtime.of_torch(self.device)
         self._lock = threading.Lock()
         self._idle: deque[nn.Module] | None = None  # copies that no call has; None: there are none
-        self._batches = (batch,) if batch else (_exported.batch(network), 0, 1)
+        self._batches = (foreign.batch,) if foreign.batch else (_exported.batch(network), 0, 1)
         restore = _probes.restorer(network)
         rows, fresh = self._first_call(restore)  # what a network keeps from it is computed
         with _probes.Observed(state.values()) as observed:
-            outputs = self._probe(rows) - count_nan
-        self.classes = [*map(str, range(outputs)), *[NO_CLASS] * count_nan]
+            outputs = self._probe(rows) - foreign.count_nan
+        self.classes = [*map(str, range(outputs)), *[NO_CLASS] * foreign.count_nan]
         most = max(1, LARGEST * rows // observed.bytes)
         self.most = most if self.device.type == "cpu" else sys.maxsize
         batches = _probes.batches(shape, self.fixed, device=self.device)

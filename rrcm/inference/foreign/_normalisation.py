@@ -8,20 +8,22 @@ from torch import Tensor, nn
 
 from rrcm.core.errors import ConfigError
 
+Channels = tuple[float, ...] | None
+
 
 class Normalisation(nn.Module):
     """``(x - mean) / std`` per channel, after the noise, so that the certificate covers it."""
 
-    def __init__(
-        self, mean: tuple[float, ...], std: tuple[float, ...], *, channels: int, device: str
-    ) -> None:
+    def __init__(self, mean: Channels, std: Channels, *, channels: int, device: str) -> None:
         """``mean`` and ``std`` of pixels in [0, 1], one for each channel or one for all.
+
+        None is 0 and 1.
 
         Raises:
             ConfigError: Their number is wrong, or they are not finite, or in units of 0..255.
         """
         super().__init__()
-        for name, values in (("mean", mean), ("std", std)):
+        for name, values in (("mean", mean or (0.0,)), ("std", std or (1.0,))):
             text = ",".join(f"{value:g}" for value in values)
             if len(values) not in (1, channels):
                 raise ConfigError(f"{name}: {channels} values for {channels} channels, got {text}")

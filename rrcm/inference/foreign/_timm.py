@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 import timm
 from torch import Tensor, nn
 
+from rrcm.config.foreign import Foreign
 from rrcm.core import arguments
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.registry import suggest
 from rrcm.core.schema import shown
+from rrcm.data.splits.pictures import Fit
 from rrcm.models.field import reading
 
 OPTIONS: dict[Any, tuple[str, ...]] = {  # of timm's trainer, on a network and its pictures
@@ -19,28 +21,24 @@ OPTIONS: dict[Any, tuple[str, ...]] = {  # of timm's trainer, on a network and i
     str: ("interpolation", "gp"),
 }
 OF_TRAINER = "gp"  # an option that no other program has
-Channels = tuple[float, ...] | None
 OF_TORCH = ("torch/folder", "torch/image_folder")  # data sets, beside timm's own folders
 
 
 class Opened(NamedTuple):
-    """A network for pictures of ``shape`` [C, H, W], and how they are prepared."""
+    """A network, and how its pictures are prepared."""
 
     network: nn.Module
-    shape: tuple[int, int, int]
+    fit: Fit
     mean: tuple[float, ...]
     std: tuple[float, ...]
     notes: tuple[str, ...]
     natural: bool = False
-    crop_pct: float = 0.875
-    interpolation: str = "bilinear"
-    resize: str = "crop"
 
 
-def opened(
-    name: str, weights: Path | None, mean: Channels, std: Channels, size: tuple[int, int] | None
-) -> Opened:
-    """Build ``name`` and load ``weights``; arguments and errors as of the backend of timm."""
+def opened(foreign: Foreign) -> Opened:
+    """Build the network and load its ``weights``; errors as of the backend of timm."""
+    name, weights, size = foreign.source, foreign.weights, foreign.size
+    mean, std = foreign.mean, foreign.std
     if not timm.is_model(name):
         known = timm.list_models()
         raise BackendError(f"timm has no {name!r}.{suggest(name.partition('.')[0], known)}")
@@ -74,16 +72,20 @@ def opened(
             f"{name}: timm prepares pictures by crop_mode {mode} at crop_pct {crop_pct}, "
             "which --resize does not: prepare them, at the network's size"
         )
+    fit = Fit(
+        shape=(channels, *(size or sides)),
+        resize="squash" if mode == "squash" else "crop",
+        ratio=crop_pct,
+        interpolation=cfg["interpolation"],
+        keep=True,
+    )
     return Opened(
         network=network,
-        shape=(channels, *(size or sides)),
+        fit=fit,
         mean=mean or _adapted(cfg["mean"], channels),
         std=std or _adapted(cfg["std"], channels),
         notes=tuple(notes),
         natural=natural,
-        crop_pct=crop_pct,
-        interpolation=cfg["interpolation"],
-        resize="squash" if mode == "squash" else "crop",
     )
 
 

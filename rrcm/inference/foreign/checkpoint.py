@@ -5,18 +5,21 @@ arXiv:2106.06946. With a denoiser the function is: noisy pixels, denoised, norma
 Salman et al. (2020), arXiv:2003.01908.
 """
 
+import dataclasses
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from rrcm.config.certification import Ensemble
+from rrcm.config.foreign import Foreign
 from rrcm.core.errors import BackendError, ConfigError
 from rrcm.core.ranges import require
 from rrcm.core.registry import suggest
+from rrcm.data.splits.pictures import Fit
 from rrcm.inference.foreign import _network, _timm
-from rrcm.inference.foreign._normalisation import Normalisation
-from rrcm.inference.foreign._timm import Channels, Opened
+from rrcm.inference.foreign._normalisation import Channels, Normalisation
+from rrcm.inference.foreign._timm import Opened
 from rrcm.models.field import reading, recognise
 from rrcm.models.trained.ensembles import EnsembleClassifier
 
@@ -32,29 +35,17 @@ MACER = (("net",), ("epoch",))  # where its file has the tensors, and all that i
 
 
 class Backend(_network.Backend):
-    """Classifiers of files, in evaluation mode, for pictures of ``shape`` [C, H, W].
+    """Classifiers of files, in evaluation mode.
 
     ``notes`` say of each file what was recognised and how it is normalised, ``inside`` what the
     function does before the files' networks.
     """
 
-    def __init__(
-        self,
-        files: list[Path],
-        *,
-        sigma: float,
-        denoiser: Path | None = None,
-        normalise: str | None = None,
-        mean: Channels = None,
-        std: Channels = None,
-        size: tuple[int, int] | None = None,
-        count_nan: bool = False,
-        device: str = "cpu",
-    ) -> None:
-        """Read ``files``, one or several, and a ``denoiser`` in front of them.
+    def __init__(self, foreign: Foreign, *, device: str = "cpu") -> None:
+        """Read the files, one or several, and a ``denoiser`` in front of them.
 
-        ``sigma`` is the noise level to certify at. ``normalise``, a key of `NORMALISATIONS`, or
-        ``mean`` and ``std`` (0 and 1 where one is left out), replace what the files show.
+        ``normalise``, a key of `NORMALISATIONS`, or ``mean`` and ``std`` (0 and 1 where one is left
+        out), replace what the files show.
 
         Raises:
             BackendError: A network does not run, or the files do not fit each other.
@@ -63,15 +54,18 @@ class Backend(_network.Backend):
         """
         if device == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        asked = given(normalise, mean, std)
-        members = [_opened(path, asked, size) for path in files]
+        files, denoiser = foreign.source, foreign.denoiser
+        asked = given(foreign.normalise, foreign.mean, foreign.std)
+        mean, std = asked or (None, None)
+        foreign = dataclasses.replace(foreign, mean=mean, std=std)
+        members = [_opened(path, foreign) for path in files]
         self.notes = tuple(note for member in members for note in member.notes)
-        shape, chains, inside = members[0].shape, list[nn.Module](), dict[str, None]()
-        self.natural, self.crop_pct, self.interpolation, self.resize = members[0][5:]
+        fit, self.natural = members[0].fit, members[0].natural
+        chains, inside = list[nn.Module](), dict[str, None]()
         for path, member in zip(files, members, strict=True):
-            if member.shape != shape:
-                raise BackendError(f"{path}: pictures of {member.shape}, not of {shape}")
-            by = Normalisation(member.mean, member.std, channels=shape[0], device="cpu")
+            if member.fit.shape != fit.shape:
+                raise BackendError(f"{path}: pictures of {member.fit.shape}, not of {fit.shape}")
+            by = Normalisation(member.mean, member.std, channels=fit.shape[0], device="cpu")
             chains.append(nn.Sequential(by, member.network))
             inside[str(by)] = None
         ensemble = EnsembleClassifier(chains, Ensemble(members=len(chains), rule="mean_logits"))
@@ -82,9 +76,8 @@ class Backend(_network.Backend):
             self.inside = f"{front.name}, {self.inside}"
             self.notes += (f"{denoiser}: {front.name}, in front of the normalisation",)
         network = network.eval().to(device)
-        super().__init__(
-            network, sigma=sigma, shape=shape, name="the checkpoint", count_nan=count_nan
-        )
+        foreign = dataclasses.replace(foreign, mean=None, std=None, batch=None)  # inside of it
+        super().__init__(network, foreign, fit=fit, name="the checkpoint")
 
 
 def given(normalise: str | None, mean: Channels, std: Channels) -> Statistics | None:
@@ -98,22 +91,27 @@ def given(normalise: str | None, mean: Channels, std: Channels) -> Statistics | 
     return NORMALISATIONS[normalise]
 
 
-def _opened(path: Path, asked: Statistics | None, size: tuple[int, int] | None) -> Opened:
-    """The classifier of a file, and a note on what was recognised."""
+def _opened(path: Path, foreign: Foreign) -> Opened:
+    """The classifier of a file, and a note on what was recognised.
+
+    ``foreign`` has the mean and std that were asked for, or neither.
+    """
+    mean, std = foreign.mean, foreign.std
+    asked = None if mean is None or std is None else (mean, std)
     read = reading.read(path)
     options = read.found.options
     if _timm.OF_TRAINER in options:
         name = str(options.get("model", options["arch"]))
-        mean, std = asked or (None, None)
-        made = _timm.opened(name, path, mean, std, size)
+        made = _timm.opened(dataclasses.replace(foreign, kind="timm", source=name, weights=path))
         said = f"{name} of timm's trainer, normalised as {'given' if asked else 'it says'}"
     else:
         found = recognise.network(path, read.tensors)
         (mean, std), why = normalisation(path, read, found, asked)
-        shape = (found.shape[0], *(size or found.shape[1:]))
-        made = Opened(found.network, shape, mean, std, read.notes)
+        shape = (found.shape[0], *(foreign.size or found.shape[1:]))
+        fit = Fit(shape=shape, resize="crop", interpolation="bilinear", keep=True)
+        made = Opened(found.network, fit, mean, std, read.notes)
         said = f"{found.name}, {found.classes} classes, normalised {why}"
-    sides = " x ".join(map(str, made.shape))
+    sides = " x ".join(map(str, made.fit.shape))
     key = f" ({', '.join(read.found.keys)})" if read.found.keys else ""
     return made._replace(notes=(f"{path}{key}: {said}; pictures of {sides}", *made.notes))
 

@@ -7,13 +7,33 @@ from pathlib import Path
 
 from torch import nn
 
+from rrcm.config.foreign import Foreign
 from rrcm.core import formats
 from rrcm.core.errors import BackendError, ConfigError, one_line
-from rrcm.inference.foreign._network import NOT_COPIED, Backend
+from rrcm.data.splits.pictures import Fit
+from rrcm.inference.foreign import _network
 
-__all__ = ["Backend", "own"]
+FAILS = (
+    *_network.NOT_COPIED,
+    ImportError,
+    SyntaxError,
+    NameError,
+    ArithmeticError,
+)  # what code may raise
 
-FAILS = (*NOT_COPIED, ImportError, SyntaxError, NameError, ArithmeticError)  # what code may raise
+
+class Backend(_network.Backend):
+    """A network as it is, or one that `own` makes, on ``device``; for pictures of their size."""
+
+    def __init__(self, foreign: Foreign, *, device: str = "cpu") -> None:
+        """Raises as `own`, and ConfigError if no size is given."""
+        network = foreign.source
+        if not isinstance(network, nn.Module):
+            network = own(network).to(device)
+        if foreign.size is None:
+            raise ConfigError("--module: give the --size of pictures, as 32, or shape=(3, 32, 32)")
+        shape = (foreign.channels or 3, *foreign.size)
+        super().__init__(network, foreign, fit=Fit(shape=shape, resize="crop", keep=True))
 
 
 def own(place: str) -> nn.Module:

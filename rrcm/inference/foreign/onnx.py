@@ -14,8 +14,10 @@ import onnxruntime
 import torch
 from torch import Tensor
 
+from rrcm.config.foreign import Foreign
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.labels import NO_CLASS
+from rrcm.data.splits.pictures import Fit
 from rrcm.inference import backend
 from rrcm.inference.backends.onnx import Reopened, described, open_session
 from rrcm.inference.foreign import _onnx_file, _scores
@@ -40,28 +42,14 @@ WHITE = 255  # of uint8 pixels
 class Backend(Reopened, backend.Backend):
     """A classifier in an ONNX file, in a session that any number of threads may share.
 
-    ``shape`` [C, H, W] is that of its pictures. The file does not record how they are prepared:
-    ``crop_pct``, ``interpolation`` and ``resize`` are common values, and ``natural`` is the order
-    of classes in folders (`image_folder.folder`).
+    The file does not record how pictures are prepared: ``fit``, which brings them to its ``shape``
+    [C, H, W], has common values, and ``natural`` is the order of classes in folders
+    (`image_folder.folder`).
     """
 
-    crop_pct, interpolation, resize, natural = 0.875, "bicubic", "crop", False
+    natural = False
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        sigma: float,
-        mean: tuple[float, ...] | None = None,
-        std: tuple[float, ...] | None = None,
-        size: tuple[int, int] | None = None,
-        channels: int | None = None,
-        output: str | None = None,
-        classes: int | None = None,
-        batch: int | None = None,
-        count_nan: bool = False,
-        device: str = "cpu",
-    ) -> None:
+    def __init__(self, foreign: Foreign, *, device: str = "cpu") -> None:
         """Load a file that has pictures as its one input, and scores among its outputs.
 
         A scalar ``sigma`` may be a further input, as in files of rrcm/inference/export.py.
@@ -72,26 +60,19 @@ class Backend(Reopened, backend.Backend):
         ``precision`` is the lowest of its tensors. ``weights`` is the SHA-256 of the model, its
         external weights, its layout and the normalisation.
 
-        Args:
-            path: The file.
-            sigma: The noise level; passed to the network if the file has this input.
-            mean: Mean of each channel, for pixels in [0, 1], subtracted after the noise; default 0.
-            std: Standard deviation of each channel; default 1, or 1/255 for uint8 pixels.
-            size: Height and width, if the file leaves them open.
-            channels: Number of channels, if the file leaves it open; 3 by default.
-            output: The name of the scores, if several outputs may be scores.
-            classes: Number of classes, if the file gives class numbers instead of scores.
-            batch: A batch size to try where others do not run.
-            count_nan: Adds `NO_CLASS`, for pictures that have no scores.
-            device: ``cpu`` or ``cuda``.
+        ``size`` and ``channels``, 3 by default, are for files that leave them open, ``output`` for
+        one of which several outputs may be scores, ``classes`` for one that gives class numbers
+        instead of scores, and ``batch`` is tried where other batches do not run. ``std`` is 1/255
+        by default for uint8 pixels.
 
         Raises:
             BackendError: The file is missing, damaged, or not for pictures.
             ConfigError: ``mean`` or ``std`` is invalid.
         """
+        path, sigma, count_nan = Path(foreign.source), foreign.sigma, foreign.count_nan
         file = _onnx_file.read(path)
         self.path, self.sigma, self.device = path, sigma, torch.device(device)
-        self.precision, self.numbers = _onnx_file.precision(file.model), classes
+        self.precision, self.numbers = _onnx_file.precision(file.model), foreign.outputs
         self.count_nan = count_nan
         self.stream = (
             torch.cuda.Stream() if device == "cuda" and torch.cuda.is_available() else None
@@ -106,12 +87,13 @@ class Backend(Reopened, backend.Backend):
         self.provider = described(self.session, self.device)
         self.level = self._level(self.session.get_inputs())
         inputs = [v for v in self.session.get_inputs() if v.name not in self.level]
-        self._read_input(inputs, size, channels)
-        self._read_output(self.session.get_outputs(), output)
+        self._read_input(inputs, foreign.size, foreign.channels)
+        self.fit = Fit(shape=self.shape, resize="crop", keep=True)
+        self._read_output(self.session.get_outputs(), foreign.output)
         self.boundary = _onnx_file.boundary(file.model, self.output)
-        std = std or ((1 / WHITE if self.dtype is np.uint8 else 1.0),)
-        self.normalise = Normalisation(mean or (0.0,), std, channels=self.shape[0], device=device)
-        known = () if batch is None else (batch,)
+        mean, std = foreign.mean, foreign.std or ((1 / WHITE,) if self.dtype is np.uint8 else None)
+        self.normalise = Normalisation(mean, std, channels=self.shape[0], device=device)
+        known = () if foreign.batch is None else (foreign.batch,)
         outputs = self._probe((*known, *_onnx_file.batches(file.model))) - count_nan
         if self.fixed != 1:
             self.combines = _onnx_file.combines(file.model, self.input, batch=self.fixed)
