@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import select
 import signal
 import subprocess
@@ -9,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -167,22 +167,23 @@ def start(
     return process
 
 
-def output(process: subprocess.Popen[bytes], stop: threading.Event) -> Iterator[bytes]:
-    """Yield the output of a process as it arrives, and empty bytes while there is none.
+def output(process: subprocess.Popen[bytes], stop: threading.Event) -> Iterator[tuple[str, bool]]:
+    """Yield each line that a process prints, unless it is blank, and whether it is whole.
 
-    The process is stopped when ``stop`` is set.
+    A carriage return ends a line, too. What the last one has so far, such as a progress bar, is
+    yielded while nothing arrives. The process is stopped when ``stop`` is set.
     """
-    asked = False
-    while True:
+    asked, data, part = False, b"more", b""
+    while data:
         if stop.is_set() and not asked:
             asked = True
             process.terminate()
-        if not select.select([process.stdout], [], [], POLL)[0]:
-            yield b""
-        elif data := os.read(process.stdout.fileno(), 1 << 16):
-            yield data
-        else:
-            return
+        whole = bool(select.select([process.stdout], [], [], POLL)[0])
+        lines = [part]
+        if whole and (data := os.read(process.stdout.fileno(), 1 << 16)):
+            *lines, part = re.split(rb"[\r\n]+", part + data)
+        for line in filter(bytes.strip, lines):
+            yield line.decode(errors="replace"), whole
 
 
 def run(
@@ -192,11 +193,10 @@ def run(
 
     ``say`` is called with each line as it arrives.
     """
-    lines, part = [], b""
+    lines = []
     with start(command) as process:
-        for data in chain(output(process, stop), [b"\n"]):
-            *ended, part = (part + data).split(b"\n")
-            for line in filter(bytes.strip, ended):
-                lines.append(line.decode(errors="replace").rstrip())
+        for line, whole in output(process, stop):
+            if whole:
+                lines.append(line.rstrip())
                 say(lines[-1])
     return process.returncode, lines

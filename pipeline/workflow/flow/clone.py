@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from pipeline.workflow import dvc_says, git, processes, remote
+from pipeline.workflow import dvc_says, git, lockfile, processes, remote
 from pipeline.workflow.lockfile import RESULTS
 from pipeline.workflow.stage_run import LOCKS
 from rrcm.core.errors import StageError
@@ -29,8 +29,7 @@ Say = Callable[[str], None]
 
 def results_of(entry: Mapping[str, Any]) -> dict[str, str]:
     """The text, by path, of the outputs in git of the stage with this entry of dvc.lock."""
-    outputs = [Path(out["path"]) for out in entry.get("outs", ())]
-    mine = [path for path in outputs if path.parts[0] in RESULTS]
+    mine = [path for path in map(Path, lockfile.hashes(entry)) if path.parts[0] in RESULTS]
     files = sorted(file for path in mine for file in (path, *path.rglob("*")) if file.is_file())
     return {file.as_posix(): file.read_text(encoding="utf-8") for file in files}
 
