@@ -109,7 +109,8 @@ class Present:
         if line is None:
             recorded, reasons = {}, [f"dvc.lock does not say how {path} was made"]
         else:
-            recorded, reasons = line.params, _older(line.older)
+            recorded, older = line
+            reasons = [f"{stage} ran on an older {path}" for stage, path in older.items()]
             if drawn.exists() and self.lock.read(f"certify@{name}", drawn) == md5(drawn):
                 votes = records.read(drawn)
             elif drawn.exists():
@@ -192,11 +193,6 @@ class Present:
                 params.classifiers()
                 return params
         return None
-
-
-def _older(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """Return one reason for each stage."""
-    return [f"{stage} ran on an older {path}" for stage, path in dict(reversed([*pairs])).items()]
 
 
 def _about(run: str, backend: str) -> dict[str, Any]:
