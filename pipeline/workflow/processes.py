@@ -148,6 +148,7 @@ def start(
     options += [] if ours is None else ["--drain", str(ours)]
     options += [word for file in give for word in ("--give", str(file))]
     own = {"PATH": os.defpath, **os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
+    own["DVC_NO_ANALYTICS"] = "1"  # which it would send from another process
     for name, first in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", Path.cwd())):
         own[name] = os.pathsep.join([str(first), *filter(None, [own.get(name)])])
     try:
@@ -189,9 +190,12 @@ def output(process: subprocess.Popen[bytes], stop: threading.Event) -> Iterator[
 def run(
     command: Sequence[str], *, stop: threading.Event, say: Callable[[str], None]
 ) -> tuple[int, list[str]]:
-    """Run a command to its end, or until ``stop``; return its exit code and its non-blank lines.
+    """Run a command to its end; return its exit code and its non-blank lines.
 
     ``say`` is called with each line as it arrives.
+
+    Raises:
+        Stopped: ``stop`` was set, and the command has ended.
     """
     lines = []
     with start(command) as process:
@@ -199,4 +203,6 @@ def run(
             if whole:
                 lines.append(line.rstrip())
                 say(lines[-1])
+    if stop.is_set():
+        raise Stopped(f"stopped during {command[2]}")
     return process.returncode, lines

@@ -143,11 +143,8 @@ def sentence(results: Sequence[Result]) -> str:
     """The results in one line: the failures and their reasons, or counts of outcomes."""
     counts = Counter(result.outcome for result in results)
     done = ", ".join(f"{counts[how]} {how}" for how in Outcome if counts[how])
+    every = f"{len(results)} stage{'s'[: len(results) != 1]}"
     if failed := [result for result in results if result.outcome == Outcome.FAILED]:
         why = "; ".join(" ".join(result.note.split("\n")[:2]) for result in failed)
-        return f"failed: {why} (of {_count(results)}: {done})"
-    return f"{_count(results)}: {done}" if results else "dvc.yaml has no stages"
-
-
-def _count(results: Sequence[Result]) -> str:
-    return f"{len(results)} stage{'s'[: len(results) != 1]}"
+        return f"failed: {why} (of {every}: {done})"
+    return f"{every}: {done}" if results else "dvc.yaml has no stages"

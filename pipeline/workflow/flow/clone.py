@@ -125,8 +125,6 @@ def pull(paths: Sequence[str], *, stop: Event, say: Say) -> None:
         return
     command = [sys.executable, "-m", remote.__name__, *paths]
     code, lines = processes.run(command, stop=stop, say=say)
-    if stop.is_set():
-        raise StageError("stopped during a pull")
     if code != 0:
         raise StageError((lines or ["pull: failed"])[-1].removeprefix("error: "))
 
@@ -142,8 +140,6 @@ def push(stage: str, *, stop: Event, say: Say) -> None:
     command = [sys.executable, "-m", "dvc", "--wait-for-lock", "push", "--run-cache", stage]
     for pause in (*PAUSES, None):
         code, lines = processes.run(command, stop=stop, say=say)
-        if stop.is_set():
-            raise StageError("stopped during `dvc push`")
         if code == 0:
             break
         errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
