@@ -53,12 +53,9 @@ def adopt(folder: Path, *, say: Callable[[str], None]) -> bool:
         for stage in order:
             if record := records.get(stage.addressing):
                 name = stage.addressing
-                lock = graph.SCRATCH / f"{name}.lock"
-                with alone(lock, name, say=say, patience=0.0), lockfile.edited() as entries:
-                    if changes.in_stage(stage):
-                        done, how = _take(stage, record, folder, entries)
-                    else:
-                        done, how = _compare(stage, record)
+                with alone(graph.SCRATCH / f"{name}.lock", name, say=say, patience=0.0):
+                    stale = changes.in_stage(stage)
+                    done, how = _take(stage, record, folder) if stale else _compare(stage, record)
                 whole &= done
                 say(f"{name}: {how}")
     return whole
@@ -90,11 +87,9 @@ def _compare(stage: PipelineStage, record: Any) -> tuple[bool, str]:
     return False, f"stays as it is here; other bytes there: {listed(other, most=MOST)}"
 
 
-def _take(
-    stage: PipelineStage, record: Any, folder: Path, entries: dict[str, Any]
-) -> tuple[bool, str]:
-    """Take over the outputs of a stage, and its entry into ``entries``; or say why not."""
-    name, there = stage.addressing, lockfile.hashes(record)
+def _take(stage: PipelineStage, record: Any, folder: Path) -> tuple[bool, str]:
+    """Take over the outputs of a stage, and say so; or say why not."""
+    name, before, there = stage.addressing, lockfile.read(), lockfile.hashes(record)
     if differing := _differences(without_dvc.inputs(name), record):
         return False, f"not adopted, made of other inputs: {listed(differing, most=MOST)}"
     for path in sorted((o.def_path for o in stage.outs), key=lambda path: path.endswith("json")):
@@ -106,7 +101,7 @@ def _take(
     for made in stage.outs:
         made.save()
         made.commit()
-    entries[name] = to_single_stage_lockfile(stage)
+    lockfile.adopt({name: to_single_stage_lockfile(stage)}, over=before)
     return True, "adopted"
 
 

@@ -66,7 +66,7 @@ def parsed(text: str) -> dict[str, Any]:
 
 
 def hashes(entry: Mapping[str, Any], kind: str = "outs") -> dict[str, str]:
-    """The hash of each path among the ``outs`` or ``deps`` of an entry; of what DVC lost, ""."""
+    """The hash of each path among the ``outs`` or ``deps`` of an entry, if it has one."""
     return {one["path"]: one.get("md5", "") for one in entry.get(kind, ())}
 
 
@@ -136,9 +136,18 @@ def edited(
                 raise StageError(f"{LOCKFILE}: {error.strerror}; it is as it was") from None
 
 
-def adopt(entries: Mapping[str, Any], *, stop: Event | None = None) -> None:
-    """Write entries to dvc.lock atomically, under DVC's lock; others stay. See `edited`."""
+def adopt(
+    entries: Mapping[str, Any], *, over: Mapping[str, Any] | None = None, stop: Event | None = None
+) -> None:
+    """Write entries to dvc.lock atomically, under DVC's lock; others stay. See `edited`.
+
+    Raises:
+        StageError: ``over`` has stages as they were read, and one to be replaced has changed since.
+    """
     with edited(stop) as stages:
+        for name in entries if over is not None else ():
+            if stages.get(name) != over.get(name):
+                raise StageError(f"{name}: ran meanwhile; run the same command again")
         stages.update(entries)
 
 
