@@ -71,12 +71,8 @@ def at(commit: str, *, stop: Event, say: Say) -> Iterator[None]:
 
     Several blocks may share a commit. A block for another commit waits until all of them are done,
     and later blocks queue behind it. Switching replaces dvc.lock and metrics by those of the new
-    commit: the previous results were already returned to the runs that asked for them.
-
-    Args:
-        commit: Its full hash, or an empty string.
-        stop: Ends the waiting when it is set.
-        say: Called with the reason for waiting.
+    commit: the previous results were already returned to the runs that asked for them. See
+    `processes.take` for ``stop`` and ``say``.
 
     Raises:
         StageError: Files were edited, the commit cannot be fetched, or ``stop`` was set.

@@ -122,14 +122,9 @@ class Tasks:
 
     def submit(self, node: Node, work: Callable[[], Result]) -> PrefectFuture:
         """See `schedule.Executor`."""
-        prefect_task = task(
-            lambda: self._state(work()),
-            name=node.name,
-            task_run_name=node.name,
-            cache_policy=NO_CACHE,
-            persist_result=False,
-        )
-        return prefect_task.submit()
+        how = {"cache_policy": NO_CACHE, "persist_result": False}
+        name = node.name
+        return task(lambda: self._state(work()), name=name, task_run_name=name, **how).submit()
 
     def run(self, node: Node) -> Result:
         """See `schedule.Executor`."""
