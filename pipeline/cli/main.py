@@ -1,6 +1,7 @@
 """The commands of a checkout, which its entry point adds to ``rrcm``."""
 
 import gc
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -239,13 +240,8 @@ def repro(
     """
     from pipeline.workflow import reproduce
 
-    def tell(line: str) -> None:
-        say(line, err=True)
-
-    if jobs > 1 or shares > 1:
-        code = reproduce.side_by_side(context.args, jobs=jobs, shares=shares, say=tell)
-        raise typer.Exit(code)
-    raise typer.Exit(reproduce.reproduce(context.args, say=tell))
+    tell = partial(say, err=True)
+    raise typer.Exit(reproduce.reproduce(context.args, jobs=jobs, shares=shares, say=tell))
 
 
 @app.command(rich_help_panel=RESULTS)

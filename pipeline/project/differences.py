@@ -5,11 +5,10 @@ from typing import Any
 
 from pipeline.workflow.changes import find
 from rrcm.analysis import entries
-from rrcm.core.schema import finite
+from rrcm.core.schema import finite, shown
 
 FEW = 4  # differences that are listed individually
 NAMED = 2  # stages that are listed individually
-SHOWN = 60  # characters of a value
 
 
 def differences(recorded: Mapping[str, Any], tree: Mapping[str, Any]) -> tuple[str, ...]:
@@ -27,8 +26,8 @@ def differences(recorded: Mapping[str, Any], tree: Mapping[str, Any]) -> tuple[s
         for key in before | after:
             if key in before and key in after and before[key] == after[key]:
                 continue
-            was = _value(before[key]) if key in before else "not there"
-            is_now = f"is now {_value(after[key])}" if key in after else "is no longer there"
+            was = shown(before[key]) if key in before else "not there"
+            is_now = f"is now {shown(after[key])}" if key in after else "is no longer there"
             changes.append(f"{key} was {was}, {is_now}")
     return tuple(changes)
 
@@ -55,8 +54,3 @@ def lines(stale: Iterable[tuple[str, tuple[str, ...]]]) -> list[str]:
 def line(name: str, reasons: tuple[str, ...], command: str) -> str:
     """Return the line for something stale, with the command that makes it anew."""
     return f"stale: {name}: {listed(reasons)}; `{command}` makes it anew"
-
-
-def _value(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

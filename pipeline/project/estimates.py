@@ -96,9 +96,11 @@ def plan(preset: str | None, *, only: Sequence[str], gpu: str | None) -> str:
     text, params, described = _read(preset)
     planned, stages = Planned(params), declared(text)
     names = _needed(stages, only) if only else [*stages]
-    works = [work for name in names if (work := planned.stage(name))]
+    works = {name: work for name in names if (work := planned.stage(name))}
     head = f"{described}: {len(names)} stages, on {device.name} x {device.count}"
-    notes = [textwrap.fill(n, WIDTH, subsequent_indent="  ") for n in _notes(works, device)]
+    notes = [
+        textwrap.fill(n, WIDTH, subsequent_indent="  ") for n in _notes([*works.values()], device)
+    ]
     return "\n".join([head, "", *_table(works, device), "", *notes])
 
 
@@ -119,20 +121,20 @@ def _needed(stages: dict[str, tuple[str, ...]], patterns: Sequence[str]) -> list
     return [stage for stage in stages if stage in wanted]
 
 
-def _table(works: Sequence[Work], device: Device) -> list[str]:
+def _table(works: Mapping[str, Work], device: Device) -> list[str]:
     """A row for each stage, or for those of a group that differ in their seed only."""
     rows: dict[tuple[str, ...], list[str]] = {}
-    for work in works:
-        pattern = SEED.sub("-seed*", work.name)
-        rows.setdefault((pattern, *_cells(work, device)), []).append(work.name)
+    for name, work in works.items():
+        rows.setdefault((SEED.sub("-seed*", name), *_cells(work, device)), []).append(name)
     lines = [_row("", "", "operations", "time")]
     for (pattern, what, *cells), names in rows.items():
         several = len(names) > 1
         name = pattern if several else names[0]
         lines.append(_row(name, f"{len(names)} x {what}" if several else what, *cells))
-    seconds = sum(device.seconds(work) or 0 for work in works)
-    bound = "≤ " * any(work.bound for work in works)
-    operations = SCALED(sum(work.operations or 0 for work in works))
+    every = works.values()
+    seconds = sum(device.seconds(work) or 0 for work in every)
+    bound = "≤ " * any(work.bound for work in every)
+    operations = SCALED(sum(work.operations or 0 for work in every))
     return [*lines, _row("all, one after the other", "", operations, bound + brief(seconds))]
 
 

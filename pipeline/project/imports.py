@@ -7,7 +7,6 @@ import dataclasses
 import math
 import re
 import shutil
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from pipeline.project.presets import written
 from pipeline.runtime import with_dvc
 from rrcm.config.sections import Model
 from rrcm.core.errors import CheckpointError, ConfigError
+from rrcm.core.files import atomic
 from rrcm.core.ranges import require
 from rrcm.core.schema import Name, cast
 from rrcm.diffusion import openai_unet
@@ -136,11 +136,8 @@ def _place(name: str) -> Path:
 
 def _keep(out: Path, write: Callable[[Path], None]) -> None:
     """Have ``write`` make the folder ``out``, and DVC track it; both, or nothing."""
-    FOLDER.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=FOLDER, prefix=".") as scratch:
-        part = Path(scratch, "part")
+    with atomic(out) as part:
         write(part)
-        part.rename(out)
     try:
         with_dvc.track(out)
     except BaseException:  # an interrupt too: half an import must not stay behind

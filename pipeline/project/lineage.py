@@ -4,27 +4,12 @@ A record is used only for files with its hashes, and traced back only while each
 stage before it last wrote: DVC records the hashes of both.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.runtime import without_dvc
 from pipeline.workflow import lockfile
 from rrcm.config.sections import PARAMS
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lineage:
-    """How a file was made.
-
-    ``params`` are sections of params.yaml by dotted name, as its stage and those upstream read
-    them; of two records of a section, the one nearest to the file. ``older`` are pairs of a stage
-    and one of its inputs that another stage has remade since: dvc.lock no longer records how the
-    version that was read had been made.
-    """
-
-    params: dict[str, Any]
-    older: tuple[tuple[str, str], ...]
 
 
 class Lock:
@@ -38,27 +23,33 @@ class Lock:
         """
         self.stages = lockfile.read()
         self.outputs = {
-            out["path"]: (stage, out.get("md5", ""))
+            path: (stage, md5)
             for stage, entry in self.stages.items()
-            for out in entry.get("outs", [])
+            for path, md5 in lockfile.hashes(entry).items()
         }
 
-    def lineage(self, path: Path) -> Lineage | None:
-        """Return how the file ``path`` was made; None if no record has its bytes."""
+    def lineage(self, path: Path) -> tuple[dict[str, Any], dict[str, str]] | None:
+        """Return how the file ``path`` was made; None if no record has its bytes.
+
+        Returns:
+            Sections of params.yaml by dotted name, as its stage and those upstream read them; of
+            two records of a section, the one nearest to the file. And by stage an input that was
+            remade since: dvc.lock no longer records how the version that was read had been made.
+        """
         stage, recorded = self.outputs.get(path.as_posix(), ("", ""))
         if not stage or recorded != without_dvc.md5(path):
             return None
         params: dict[str, Any] = {}
-        older, queue = [], [stage]
+        older, queue = dict[str, str](), [stage]
         for name in queue:  # grows in the loop: nearest stages come first
             params = self.params(name) | params
-            for dependency in self.stages[name].get("deps", []):
-                digest, makers = self._last_written(dependency["path"])
-                if makers and digest != dependency.get("md5", ""):
-                    older.append((name, dependency["path"]))
+            for read, md5 in lockfile.hashes(self.stages[name], "deps").items():
+                digest, makers = self._last_written(read)
+                if makers and digest != md5:
+                    older.setdefault(name, read)
                 else:
                     queue += [maker for maker in makers if maker not in queue]
-        return Lineage(params=params, older=tuple(older))
+        return params, older
 
     def params(self, stage: str) -> dict[str, Any]:
         """Return the sections of params.yaml that a stage read when it last ran, if it did."""
@@ -66,9 +57,7 @@ class Lock:
 
     def read(self, stage: str, path: Path) -> str:
         """Return the hash of an input as a stage read it; empty if it is not recorded."""
-        inputs = self.stages.get(stage, {}).get("deps", [])
-        hashes = (one.get("md5", "") for one in inputs if one["path"] == path.as_posix())
-        return next(hashes, "")
+        return lockfile.hashes(self.stages.get(stage, {}), "deps").get(path.as_posix(), "")
 
     def _last_written(self, path: str) -> tuple[str, list[str]]:
         """Return the hash of a path as stages last wrote it, and these stages, if there are any."""

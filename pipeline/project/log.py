@@ -112,9 +112,7 @@ def _table(path: Path) -> pd.DataFrame:
     """The rows of a CSV file of numbers by its column ``step``."""
     try:
         return pd.read_csv(path).astype(float).set_index("step")
-    except KeyError:
-        raise DataError(f"{path}: has no column step; `dvc checkout {path}`") from None
-    except (ValueError, OSError) as error:  # pandas's own errors are ValueErrors
+    except (KeyError, ValueError, OSError) as error:  # pandas's own errors are ValueErrors
         raise DataError(f"{path}: damaged ({one_line(error)}); `dvc checkout {path}`") from None
 
 

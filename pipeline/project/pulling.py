@@ -45,25 +45,17 @@ def pull(names: list[str], *, remote: str | None) -> str:
     try:
         counted = pulled({path: outputs[path] for path in sorted(paths)}, remote)
     except Missing as error:
-        if needed := [path for path in error.files if not _dispensable(path, params)]:
-            raise Missing(needed, error.place, _way(needed, params)) from None
+        # A classifier is certified, and its certificates are read, without these.
+        without = ("votes/", "models/") if params.sample.backend == "onnx" else ("votes/",)
+        if needed := [path for path in error.files if not path.startswith(without)]:
+            way, data = PUSH, params.data.name.replace("_", "-")
+            if all(path.startswith("shards/") for path in needed):
+                way = f"`rrcm data {data}` and `rrcm repro shard` make them, or {PUSH}"
+            raise Missing(needed, error.place, way) from None
         counted = f"all but {', '.join(error.files)}, which {error.place} lacks"
     runs = {name: run for name, run in params.classifiers().items() if name in names}
     ways = [f"`rrcm certify --model {n} --sigma {r.sigma:g}` certifies it" for n, r in runs.items()]
     return "\n".join([f"{', '.join(names)}: {counted}", *ways])
-
-
-def _dispensable(path: str, params: Params) -> bool:
-    """Whether a classifier is certified, and its certificates are read, without this output."""
-    checkpoint = path.startswith("models/") and params.sample.backend == "onnx"
-    return checkpoint or path.startswith("votes/")
-
-
-def _way(needed: list[str], params: Params) -> str:
-    if all(path.startswith("shards/") for path in needed):
-        data = params.data.name.replace("_", "-")
-        return f"`rrcm data {data}` and `rrcm repro shard` make them, or {PUSH}"
-    return PUSH
 
 
 def _names(params: Params) -> list[str]:

@@ -69,7 +69,7 @@ def _outputs(data: str) -> dict[str, str]:
     if lockfile.data_set(made) != data:
         made, tracked = read_yaml(lockfile.ASIDE / f"{data}.lock")["stages"], []
     entries = [*made.values(), *tracked]
-    return {out["path"]: out["md5"] for entry in entries for out in entry.get("outs", [])}
+    return {path: md5 for entry in entries for path, md5 in lockfile.hashes(entry).items()}
 
 
 def _objects(md5: str, part: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ CLASSIFIERS = ("runs", "ensembles", "purified")
 DESCRIBE = (*CLASSIFIERS, "members", "models", "recipes", "pretrain", "denoisers")
 OF_PAGE = ("certify", "data", "evals", "report")  # sections whose values are on the report's page
 PAGE = Path("report/index.html")
+IDENTITY = attrgetter("model", "method", "sigma")
 INFINITE = {".inf": float("inf"), "-.inf": float("-inf")}
 
 
@@ -80,11 +82,7 @@ class Present:
         if not _kinds(recorded, run):
             raise BackendError(f"{file} does not say what {run} was made with; {way}")
         described, now = self._described(run, recorded, []), self.params.classifiers()[run]
-        if (described.model, described.method, described.sigma) != (
-            now.model,
-            now.method,
-            now.sigma,
-        ):
+        if IDENTITY(described) != IDENTITY(now):
             raise BackendError(
                 f"{file} is not the {run} of params.yaml: {listed(described.stale)}; {way}, or "
                 "undo the edit of params.yaml"
@@ -109,7 +107,8 @@ class Present:
         if line is None:
             recorded, reasons = {}, [f"dvc.lock does not say how {path} was made"]
         else:
-            recorded, reasons = line.params, _older(line.older)
+            recorded, older = line
+            reasons = [f"{stage} ran on an older {path}" for stage, path in older.items()]
             if drawn.exists() and self.lock.read(f"certify@{name}", drawn) == md5(drawn):
                 votes = records.read(drawn)
             elif drawn.exists():
@@ -192,11 +191,6 @@ class Present:
                 params.classifiers()
                 return params
         return None
-
-
-def _older(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """Return one reason for each stage."""
-    return [f"{stage} ran on an older {path}" for stage, path in dict(reversed([*pairs])).items()]
 
 
 def _about(run: str, backend: str) -> dict[str, Any]:

@@ -20,6 +20,14 @@ SECTIONS = {
     "run": "runs",
     "probe": "representations",
 }
+REFERENCES = {  # the keys of each part that name another one, which comes before it
+    "model": {},
+    "recipe": {},
+    "pretrain": {"model": "model"},
+    "probe": {"encoder": "pretrain", "model": "model"},
+    "run": {"model": "model", "recipe": "recipe", "start": "pretrain"},
+}
+FOLDER = "pretrained"  # of encoders, in paths
 PRETRAINED = ("pretrain", "probe")  # parts of a run that starts from a pre-training
 NONE = ("denoisers", "ensembles", "members", "purified", "generations")
 
@@ -88,8 +96,8 @@ def compose(preset: Node, ablation: Ablation, *, where: str) -> Node:
             raise ConfigError(f"{where}.variants.{variant}: the same as {twins[0]}; leave it out")
         seen[variant] = varied
         own = _starting(names, varied["run"])
-        renamed = _renamed(own, variant, changed={p for p in parts if parts[p] != varied[p]})
-        _keep(composed, renamed, _referring(varied, renamed, own))
+        renamed, varied = _varied(own, parts, varied, variant)
+        _keep(composed, renamed, varied)
         for name, evaluation in evals.items():
             head, named, tail = name.partition(ablation.run)
             copy = f"{head}{renamed['run']}{tail}" if named else f"{name}-{variant}"
@@ -110,7 +118,7 @@ def _names(preset: Node, name: str) -> dict[str, str]:
     run = preset["runs"][name]
     names = {"model": run["model"], "recipe": run["recipe"], "run": name}
     folder, _, start = run["start"].partition("/")
-    if folder != "pretrained":
+    if folder != FOLDER:
         return names
     probes = preset["representations"].items()
     probe = next((key for key, of in probes if of["encoder"] == run["start"]), None)
@@ -119,34 +127,26 @@ def _names(preset: Node, name: str) -> dict[str, str]:
 
 def _starting(names: dict[str, str], run: Node) -> dict[str, str]:
     """Return ``names`` without the pre-training if ``run``, as changed, does not start from it."""
-    kept = run["start"] == f"pretrained/{names.get('pretrain')}"
+    kept = run["start"] == f"{FOLDER}/{names.get('pretrain')}"
     return {part: name for part, name in names.items() if kept or part not in PRETRAINED}
 
 
-def _renamed(names: dict[str, str], variant: str, *, changed: set[str]) -> dict[str, str]:
-    """Return the parts' names in a variant: new ones for changed parts and those that name them."""
-    if "model" in changed:
-        changed = changed | {"pretrain"}
-    if "pretrain" in changed:
-        changed = changed | {"probe"}
-    return {
-        part: f"{name}-{variant}" if part in changed | {"run"} else name
-        for part, name in names.items()
-    }
+def _varied(names: dict[str, str], before: Node, parts: Node, variant: str) -> tuple[Node, Node]:
+    """Return the names and contents of the parts of a variant, by part.
 
-
-def _referring(parts: Node, renamed: dict[str, str], names: dict[str, str]) -> Node:
-    """Return ``parts`` with their references to each other renamed for a variant."""
-    run = parts["run"] | {"model": renamed["model"], "recipe": renamed["recipe"]}
-    referring = parts | {"run": run}
-    if "pretrain" in names:
-        run["start"] = f"pretrained/{renamed['pretrain']}"
-        if renamed["model"] != names["model"]:
-            referring["pretrain"] = parts["pretrain"] | {"model": renamed["model"]}
-    if "probe" in names:
-        of = {"encoder": run["start"], "model": renamed["model"]}
-        referring["probe"] = parts["probe"] | of
-    return referring
+    The run, changed parts and those that refer to one of them have new names.
+    """
+    renamed, varied = Node(), Node()
+    for part, references in REFERENCES.items():
+        if part in names:
+            other = {key: of for key, of in references.items() if renamed.get(of) != names.get(of)}
+            new = part == "run" or other or parts[part] != before[part]
+            renamed[part] = f"{names[part]}-{variant}" if new else names[part]
+            varied[part] = parts[part] | {
+                key: f"{FOLDER}/{renamed[of]}" if of == "pretrain" else renamed[of]
+                for key, of in other.items()
+            }
+    return renamed, varied
 
 
 def _keep(composed: Node, names: dict[str, str], parts: Node) -> None:

@@ -42,7 +42,6 @@ class Work:
     ``bound`` a stopping rule may end a sampling earlier.
     """
 
-    name: str
     what: str
     operations: float | None
     bound: bool = False
@@ -181,11 +180,11 @@ class Planned:
     def stage(self, name: str) -> Work | None:
         """The work of a stage of dvc.yaml; None if it takes little."""
         group, _, item = name.partition("@")
-        work: dict[str, Callable[[str, str], Work]] = {
+        work: dict[str, Callable[[str], Work]] = {
             "pretrain": self._pretrain, "train": self._train, "denoise": self._denoise,
             "represent": self._represent, "generate": self._generate, "sample": self._sample,
         }  # fmt: skip
-        return work[group](name, item) if group in work else None
+        return work[group](item) if group in work else None
 
     def _classifier(self, architecture: str, model: str) -> float:
         """Operations of a network of rrcm/models/networks/ of the shape of an entry of ``models``.
@@ -218,13 +217,13 @@ class Planned:
         calls = cfg.calls()
         return calls["denoiser"] * self._denoiser(source) + calls["classifier"] * behind
 
-    def _pretrain(self, name: str, item: str) -> Work:
+    def _pretrain(self, item: str) -> Work:
         cfg = self.params.pretrain[item]
         passes = pretraining(cfg, self.params.models[cfg.model], self.size)
         network = self.classifier(cfg.architecture, cfg.model)
-        return _training(name, network * passes, cfg.compute, steps=cfg.steps, batch=cfg.batch_size)
+        return _training(network * passes, cfg.compute, steps=cfg.steps, batch=cfg.batch_size)
 
-    def _train(self, name: str, item: str) -> Work:
+    def _train(self, item: str) -> Work:
         run = self.params.runs[item]
         recipe = self.params.recipes[run.recipe]
         network = self.classifier(run.architecture, run.model)
@@ -235,7 +234,6 @@ class Planned:
         _, _, source = run.start.partition("/")
         teacher = self.params.runs.get(source, run)  # the shape of an imported one is like its own
         return _training(
-            name,
             network * fine_tuning(run, recipe.compute, self.classes),
             recipe.compute,
             steps=recipe.epochs * (images // recipe.batch_size),
@@ -244,7 +242,7 @@ class Planned:
             + taught * self.classifier(teacher.architecture, teacher.model),
         )
 
-    def _denoise(self, name: str, item: str) -> Work:
+    def _denoise(self, item: str) -> Work:
         cfg = self.params.denoisers[item]
         passes, guided = denoising(cfg, self.classes)
         each = passes * self._denoiser(item)
@@ -252,25 +250,25 @@ class Planned:
             folder, _, source = cfg.guide.partition("/")
             known = self.params.runs if folder == "models" else self.params.pretrain
             each += guided * self.classifier(known[source].architecture, known[source].model)
-        return _training(name, each, cfg.compute, steps=cfg.steps, batch=cfg.batch_size)
+        return _training(each, cfg.compute, steps=cfg.steps, batch=cfg.batch_size)
 
-    def _represent(self, name: str, item: str) -> Work:
+    def _represent(self, item: str) -> Work:
         cfg = self.params.representations[item]
         train, test = self.images["train"], self.images["test"] * len(cfg.sigmas)
         clean = train * (1 + cfg.normalised)  # for the probe, and for the units of the distance
         count = clean + test + 2 * cfg.images
         network = self.classifier(cfg.architecture, cfg.model)
-        return Work(name=name, what=f"{count:,}", operations=count * network)
+        return Work(what=f"{count:,}", operations=count * network)
 
-    def _generate(self, name: str, item: str) -> Work:
+    def _generate(self, item: str) -> Work:
         cfg = self.params.generations[item]
         pictures = min(cfg.images, self.images["test"]) * (1 if cfg.condition == NONE else 2)
         folder, _, source = cfg.denoiser.partition("/")  # the shape of an imported one is unknown
         called = cfg.steps * self._denoiser(source) if folder == "denoisers" else None
         what, operations = f"{pictures:,} x {cfg.steps}", called and pictures * called
-        return Work(name=name, what=what, operations=operations)
+        return Work(what=what, operations=operations)
 
-    def _sample(self, name: str, item: str) -> Work:
+    def _sample(self, item: str) -> Work:
         cfg, called = self.params.sample, self._draw(self.params.evals[item].run)
         kind, _, number = cfg.subset.partition(":")
         images = self.images[cfg.split]
@@ -278,7 +276,6 @@ class Planned:
             images = -(-images // int(number)) if kind == "every" else min(images, int(number))
         draws = cfg.n0 + cfg.n
         return Work(
-            name=name,
             what=f"{images:,} x {draws:,}",
             operations=None if called is None else images * draws * called,
             bound=cfg.stop != "none",
@@ -287,11 +284,10 @@ class Planned:
 
 
 def _training(
-    name: str, each: float, compute: Compute, *, steps: int, batch: int, beside: float = 0.0
+    each: float, compute: Compute, *, steps: int, batch: int, beside: float = 0.0
 ) -> Work:
     """The work of steps with ``each`` operations an image, and of others ``beside`` them."""
     return Work(
-        name=name,
         what=f"{steps:,} x {batch:,}",
         operations=steps * batch * each + beside,
         devices=compute.devices,

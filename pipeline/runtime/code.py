@@ -160,11 +160,13 @@ def _tree(source: bytes) -> ast.Module:
 class _Bare(ast.NodeTransformer):
     """Removes docstrings, and annotations of undecorated functions."""
 
-    def visit_Module(self, node: ast.Module) -> ast.AST:
-        return self._body(node)
+    def visit_Module(self, node: ast.Module | ast.ClassDef | ast.FunctionDef) -> ast.AST:
+        match node.body:
+            case [ast.Expr(ast.Constant(str())), *rest]:
+                node.body = rest
+        return self.generic_visit(node)
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        return self._body(node)
+    visit_ClassDef = visit_Module
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         if not node.decorator_list:  # a decorator may read them
@@ -178,19 +180,13 @@ class _Bare(ast.NodeTransformer):
                 target, value = statement.target, statement.value
                 plain = ast.Assign([target], value) if value else ast.Pass()
                 node.body[number] = ast.copy_location(plain, statement)
-        return self._body(node)
+        return self.visit_Module(node)
 
     visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
         # Python 3.12 alone ends a format of nothing but a value with an empty text.
         node.values = [v for v in node.values if not (isinstance(v, ast.Constant) and not v.value)]
-        return self.generic_visit(node)
-
-    def _body(self, node: ast.Module | ast.ClassDef | ast.FunctionDef) -> ast.AST:
-        match node.body:
-            case [ast.Expr(ast.Constant(str())), *rest]:
-                node.body = rest
         return self.generic_visit(node)
 
 

@@ -4,8 +4,8 @@ What changes only comments, docstrings or annotations needs no acceptance: see `
 """
 
 import datetime
-import json
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from dvc.stage.serialize import to_single_stage_lockfile
 from pipeline import checked
 from pipeline.workflow import lockfile, plan
 from pipeline.workflow.changes import MISSING, Changes
-from rrcm.core.errors import DataError, StageError
-from rrcm.core.files import write_json
+from rrcm.core.errors import StageError
+from rrcm.core.files import read_json, write_json
 
 
 def accept(targets: Sequence[str], *, because: str, say: Callable[[str], None]) -> bool:
@@ -41,30 +41,31 @@ def accept(targets: Sequence[str], *, because: str, say: Callable[[str], None]) 
         raise StageError("--because: say why in a few words; provenance keeps them")
     checked.load()
     plan.refreshed()
-    before, notes, now = lockfile.read(), dict[Path, Any](), dict[str, Any]()
-    refused: dict[str, str] = {}
-    with plan.opened() as (graph, order):
+    before, now, refused = lockfile.read(), dict[str, Any](), dict[str, str]()
+    with ExitStack() as undo, plan.opened() as (graph, order):
         wanted = [stage for word in targets for stage in plan.meant(word, order)] or order
         needed, changes = {*plan_repro(graph, wanted)}, Changes(graph, here=True)
         above = plan.upstream(graph, order)
-        try:
-            for stage in (stage for stage in order if stage in needed):
-                name, waits = stage.addressing, [up.addressing for up in above[stage]]
-                others = {*changes.but_code(stage, but_added=True)} - {MISSING}
-                new, differs = changes.new_parameters(stage), changes.code(stage)
-                if others:
-                    refused[name] = "; ".join(sorted(others))
-                elif (differs or new) and (first := next((w for w in waits if w in refused), "")):
-                    refused[name] = f"it comes after {first}"
-                elif differs or new:
-                    path = Path("provenance", f"{name}.json")
-                    notes[path] = _note(path, [dep.def_path for dep in differs], new, because)
-                    now[name] = _entry(stage, changes, path)
-            lockfile.adopt(now, over={name: before[name] for name in now})
-        except BaseException:
-            for path, content in notes.items():
-                write_json(path, content)
-            raise
+        for stage in (stage for stage in order if stage in needed):
+            name, waits = stage.addressing, [up.addressing for up in above[stage]]
+            others = {*changes.but_code(stage, but_added=True)} - {MISSING}
+            new = [key for dep in stage.deps for key in changes.parameters(dep)[1]]
+            differs = changes.code(stage)
+            if others:
+                refused[name] = "; ".join(sorted(others))
+            elif (differs or new) and (first := next((w for w in waits if w in refused), "")):
+                refused[name] = f"it comes after {first}"
+            elif differs or new:
+                note = Path("provenance", f"{name}.json")
+                content = read_json(note, hint=f"; `dvc pull --force {note}` fetches it")
+                undo.callback(write_json, note, content)
+                code = [dep.def_path for dep in differs]
+                about = {"because": because, "code": code, "new parameters": new}
+                noted = [*content.get("accepted", []), {"date": today()} | about]
+                write_json(note, content | {"accepted": noted})
+                now[name] = _entry(stage, changes, note)
+        lockfile.adopt(now, over=before)
+        undo.pop_all()  # all of it was written
     lines = [f"{name}: accepted, provenance/{name}.json says why" for name in now]
     lines += [f"{name}: not accepted, {why}" for name, why in refused.items()]
     for line in lines or ["nothing to accept: every stage ran on the code that is here"]:
@@ -72,18 +73,9 @@ def accept(targets: Sequence[str], *, because: str, say: Callable[[str], None]) 
     return not refused
 
 
-def _note(path: Path, code: list[str], new: list[str], because: str) -> Any:
-    """Add a note to a provenance file; return what it had."""
-    if not path.is_file():
-        raise DataError(f"{path}: not here, and is to say the reason; `dvc pull {path}`")
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise DataError(f"{path}: damaged ({error}); `dvc checkout {path}`") from None
-    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    note = {"date": date, "because": because, "code": code, "new parameters": new}
-    write_json(path, content | {"accepted": [*content.get("accepted", []), note]})
-    return content
+def today() -> str:
+    """The date and time, in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _entry(stage: PipelineStage, changes: Changes, note: Path) -> Any:

@@ -3,7 +3,6 @@
 Elsewhere is another checkout, or a machine without DVC, such as a rented one with a GPU.
 """
 
-import datetime
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from pipeline import checked
 from pipeline.runtime import graph, without_dvc
 from pipeline.runtime.without_dvc import RECORDS
 from pipeline.workflow import lockfile, plan
+from pipeline.workflow.accept import today
 from pipeline.workflow.changes import MOST, Changes
 from rrcm.config.sections import PARAMS
 from rrcm.core.errors import DataError
@@ -79,7 +79,7 @@ def _records(folder: Path) -> dict[str, Any]:
 
 
 def _compare(stage: PipelineStage, record: Any) -> tuple[bool, str]:
-    there = _hashes(record, "outs")
+    there = lockfile.hashes(record)
     results = [out for out in stage.outs if Path(out.def_path).parts[0] != str(RECORDS)]
     other = [out.def_path for out in results if there.get(out.def_path) != out.hash_info.value]
     if not other:
@@ -87,36 +87,28 @@ def _compare(stage: PipelineStage, record: Any) -> tuple[bool, str]:
     return False, f"stays as it is here; other bytes there: {listed(other, most=MOST)}"
 
 
-def _hashes(record: Any, kind: str) -> dict[str, str]:
-    return {one["path"]: one.get("md5", "") for one in record.get(kind, ())}
-
-
 def _take(stage: PipelineStage, record: Any, folder: Path) -> tuple[bool, str]:
     """Take over the outputs of a stage, and say so; or say why not."""
-    name = stage.addressing
+    name, before, there = stage.addressing, lockfile.read(), lockfile.hashes(record)
     if differing := _differences(without_dvc.inputs(name), record):
         return False, f"not adopted, made of other inputs: {listed(differing, most=MOST)}"
-    before, there = lockfile.read().get(name), _hashes(record, "outs")
-    for path in sorted(
-        (out.def_path for out in stage.outs), key=lambda path: path.endswith("json")
-    ):
+    for path in sorted((o.def_path for o in stage.outs), key=lambda path: path.endswith("json")):
         _copy(folder / path, Path(path), there.get(path, ""))
     note = RECORDS / f"{name}.json"
-    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    write_json(note, read_json(note) | {"adopted": date})
+    write_json(note, read_json(note) | {"adopted": today()})
     for dep in stage.deps:
         dep.save()
     for made in stage.outs:
         made.save()
         made.commit()
-    lockfile.adopt({name: to_single_stage_lockfile(stage)}, over={name: before})
+    lockfile.adopt({name: to_single_stage_lockfile(stage)}, over=before)
     return True, "adopted"
 
 
 def _differences(here: dict[str, Any], record: Any) -> list[str]:
     """The names of inputs that were not those that are here."""
     there = {
-        "files": _hashes(record, "deps"),
+        "files": lockfile.hashes(record, "deps"),
         "params": record.get("params", {}).get(str(PARAMS), {}),
     }
     names = ["the command"] * (here["cmd"] != record.get("cmd"))

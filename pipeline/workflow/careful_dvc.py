@@ -11,7 +11,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -34,30 +34,16 @@ _remove, _checkout = Output.remove, Output.checkout
 _kept: set[str] = set()
 
 
-@contextmanager
-def repro(
-    arguments: Sequence[str],
-    *,
-    environment: Mapping[str, str] | None = None,
-    output: int | None = subprocess.PIPE,
-    hold: Sequence[int] = (),
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `dvc repro` so that a stop at any moment loses nothing.
+def repro(arguments: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
+    """Start `dvc repro` so that a stop at any moment loses nothing.
 
     Guarantee: SIGTERM to the process, or our own end, stops the command of the running stage. DVC
     itself, in a session of its own, gets no signal: it records the outputs, or cleans up, and ends.
-    It is killed only after SAVING seconds. See `processes.start` for the arguments.
+    It is killed only after SAVING seconds. See `processes.start` for the options.
     """
     mend()
-    with processes.start(
-        [sys.executable, "-m", __name__, "--wait-for-lock", "repro", *arguments],
-        # DVC would send its analytics from another process.
-        environment={"DVC_NO_ANALYTICS": "1", **(environment or {})},
-        output=output,
-        spare=SAVING,
-        hold=hold,
-    ) as process:
-        yield process
+    command = [sys.executable, "-m", __name__, "--wait-for-lock", "repro", *arguments]
+    return processes.start(command, spare=SAVING, **how)
 
 
 def mend() -> None:

@@ -1,8 +1,10 @@
 """Detects what changed since dvc.lock was written, as DVC does, but without its locks."""
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from dvc.dependency.param import ParamsDependency
@@ -11,12 +13,14 @@ from dvc.stage import PipelineStage
 
 from pipeline.runtime import code
 from pipeline.runtime.without_dvc import tree
-from pipeline.workflow import code_changes
+from pipeline.workflow import git
 from rrcm.config.sections import PARAMS
+from rrcm.core.errors import StageError
 from rrcm.core.schema import listed, read_yaml
 
 MISSING = "not all here (dvc.lock has it)"  # nothing changed since dvc.lock was written
 MOST = 120  # characters of names and paths in a reason
+VERSIONS = 50  # of a file that are looked at
 
 
 def overlap(first: str, second: str) -> bool:
@@ -27,9 +31,7 @@ def overlap(first: str, second: str) -> bool:
 def find(values: Any, dotted: str, missing: object = None) -> Any:
     """The value at a dotted path."""
     for key in dotted.split("."):
-        if not isinstance(values, Mapping) or key not in values:
-            return missing
-        values = values[key]
+        values = values.get(key, missing) if isinstance(values, Mapping) else missing
     return values
 
 
@@ -55,7 +57,7 @@ class Changes:
         self.values: Mapping[str, Any] = read_yaml(PARAMS) if PARAMS.exists() else {}
         self._graph, self._here, self._allow_missing = graph, here, allow_missing
         self._hashes: dict[str, Any] = {}
-        self._texts, self._places = cache(code.texts), cache(code_changes.places)
+        self._texts, self._places = cache(code.texts), cache(places)
 
     def sources(self, dep: Output) -> list[Output]:
         """The outputs, but for what the code means, that equal, contain or lie in a dependency."""
@@ -85,7 +87,8 @@ class Changes:
             yield "it always runs"
         for dep in [] if stage.frozen else stage.deps:
             if isinstance(dep, ParamsDependency):
-                if keys := self._keys(dep, but_added=but_added):
+                other, new = self.parameters(dep)
+                if keys := other if but_added else other + new:
                     yield f"{dep.def_path} says otherwise: {listed(keys, most=MOST)}"
             elif (sources := self.sources(dep)) and self.in_input(dep):
                 here = all(one.exists for one in (dep, *sources))
@@ -114,30 +117,23 @@ class Changes:
                 places |= dict.fromkeys(self._places(dep.def_path, now, dep.hash_info.value))
             yield f"code changed: {listed([*places], most=MOST)}"
 
-    def _keys(self, dep: ParamsDependency, *, but_added: bool = False) -> list[str]:
-        """The parameters whose values differ from those that the stage ran with."""
+    def parameters(self, dep: Output) -> tuple[list[str], list[str]]:
+        """Parameters with other values than the stage ran with, and new keys in the others."""
+        if not isinstance(dep, ParamsDependency):
+            return [], []
         if dep.def_path != str(PARAMS) or not dep.params:
-            return sorted(dep.status().get(dep.def_path, ()))
-        known = dep.hash_info.value or {}
-        read = {key: find(self.values, key, dep) for key in dep.params}
-        differing = sorted(key for key in read if key not in known or known[key] != read[key])
-        if not but_added:
-            return differing
-        return [key for key in differing if added(known.get(key), read[key], key) is None]
-
-    def new_parameters(self, stage: PipelineStage) -> list[str]:
-        """Keys, dotted, that params.yaml has and the stage ran without."""
-        keys: list[str] = []
-        for dep in stage.deps:
-            if isinstance(dep, ParamsDependency):
-                for key, had in (dep.hash_info.value or {}).items():
-                    keys += added(had, find(self.values, key, dep), key) or []
-        return keys
+            return sorted(dep.status().get(dep.def_path, ())), []
+        known, other, new = dep.hash_info.value or {}, list[str](), list[str]()
+        for key in sorted(dep.params):
+            keys = added(known.get(key, dep), find(self.values, key, known), key)
+            other += [key] if keys is None else []
+            new += keys or []
+        return other, new
 
     def in_input(self, dep: Output) -> bool:
         """Whether a dependency differs from the version that the stage ran on."""
         if isinstance(dep, ParamsDependency):
-            return bool(self._keys(dep))
+            return any(self.parameters(dep))
         if not self._compared(dep) and self.sources(dep):
             return self.in_lock(dep)
         return dep.hash_info != self._hash(dep)
@@ -178,3 +174,36 @@ class Changes:
             else:
                 self._hashes[path] = dep.get_hash() if dep.exists else None
         return self._hashes[path]
+
+
+def places(path: str, text: str, recorded: str) -> list[str]:
+    """The files that differ, each with a definition, such as ``rrcm/core/files.py (`MOST`)``.
+
+    Args:
+        path: A file below ``code/``. Another dependency is its own place.
+        text: What it should have now; empty for another dependency.
+        recorded: DVC's hash of it when the stage ran.
+    """
+    for content in git.versions(path, VERSIONS) if text else ():
+        if hashlib.md5(content).hexdigest() == recorded:
+            now, then = json.loads(text), json.loads(content)
+            changed = [file for file in now | then if now.get(file) != then.get(file)]
+            return [_definition(file, then.get(file)) for file in sorted(changed)]
+    return [path]
+
+
+def _definition(file: str, digest: str | None) -> str:
+    """A file, with the first of its definitions that differs from the version with ``digest``."""
+    if digest is None or not file.endswith(".py") or not Path(file).is_file():
+        return file
+    now = code.definitions(Path(file).read_bytes())
+    for source in git.versions(file, VERSIONS):
+        try:
+            if code.read(file, source)[0] != digest:
+                continue
+        except StageError:  # a version that is no Python
+            continue
+        then = code.definitions(source)
+        changed = [name for name in now | then if now.get(name) != then.get(name)]
+        return f"{file} (`{changed[0]}`)" if changed else file
+    return file

@@ -6,7 +6,6 @@ cache.
 """
 
 import base64
-import re
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,7 +29,6 @@ LOCKFILE = Path("dvc.lock")
 RESULTS = ("dvc.lock", "metrics")  # what stages write of what git keeps
 ASIDE = Path("presets/locks")  # the results of data sets other than that of params.yaml
 GUARD = Path(".dvc/tmp/lock")  # DVC holds it, by flock, while it writes
-MARKERS = re.compile(r"^(<{7}|>{7}|={7}|\|{7})( |$)", flags=re.MULTILINE)  # of a conflict in git
 UNMERGED = f"{LOCKFILE}: git could not merge it; `rrcm resolve` puts it together from both sides"
 
 
@@ -38,16 +36,15 @@ def read() -> dict[str, Any]:
     """The stages of dvc.lock as plain data; nothing if there is no such file.
 
     Raises:
-        StageError: It is not as DVC writes it, or has conflict markers.
+        StageError: It is not as DVC writes it, or git could not merge it; says the way out.
     """
+    if str(LOCKFILE) in git.unmerged():
+        raise StageError(UNMERGED)
     if not LOCKFILE.exists():
         return {}
-    text = LOCKFILE.read_text(encoding="utf-8", errors="replace")
     try:
-        return parsed(text)
+        return parsed(LOCKFILE.read_text(encoding="utf-8", errors="replace"))
     except DataError as error:
-        if MARKERS.search(text):
-            raise StageError(UNMERGED) from None
         raise StageError(f"{error}; `rrcm resolve` puts it together from what git has") from None
 
 
@@ -68,15 +65,9 @@ def parsed(text: str) -> dict[str, Any]:
     return stages
 
 
-def require_whole() -> None:
-    """Refuse a dvc.lock that git could not merge, or that is damaged.
-
-    Raises:
-        StageError: Says so, and the way out.
-    """
-    if str(LOCKFILE) in git.unmerged():
-        raise StageError(UNMERGED)
-    read()
+def hashes(entry: Mapping[str, Any], kind: str = "outs") -> dict[str, str]:
+    """The hash of each path among the ``outs`` or ``deps`` of an entry, if it has one."""
+    return {one["path"]: one.get("md5", "") for one in entry.get(kind, ())}
 
 
 def require_lock() -> None:
@@ -121,36 +112,28 @@ def unpack(packed: str) -> dict[str, Any]:
 
 
 @contextmanager
-def edited(stop: Event | None = None) -> Iterator[dict[str, Any]]:
+def edited(
+    stop: Event | None = None, *, anew: Mapping[str, Any] | None = None
+) -> Iterator[dict[str, Any]]:
     """The stages of dvc.lock, to change in place; written back atomically if the block succeeds.
 
     Nothing is written if nothing changed. Holds DVC's lock, and waits while another process does.
+    With ``anew``, begins with these stages, whatever the file is.
 
     Raises:
         StageError: dvc.lock is not YAML, or the disk is full.
         Stopped: ``stop`` was set while waiting.
     """
     with _guarded(stop):
-        stages = read()
+        stages = read() if anew is None else dict(anew)
         yield stages
-        _put(stages)
-
-
-def replace(stages: Mapping[str, Any]) -> None:
-    """Make these the stages of dvc.lock, whatever the file was, atomically. See `edited`."""
-    with _guarded():
-        _put(stages)
-
-
-def _put(stages: Mapping[str, Any]) -> None:
-    """Write dvc.lock if it changes; the caller holds DVC's lock."""
-    before = LOCKFILE.read_bytes() if LOCKFILE.exists() else b""
-    after = dumps_yaml({"schema": "2.0", "stages": dict(stages)})
-    if stages and after.encode() != before:
-        try:
-            write_text(LOCKFILE, after)
-        except OSError as error:
-            raise StageError(f"{LOCKFILE}: {error.strerror}; it is as it was") from None
+        before = LOCKFILE.read_bytes() if LOCKFILE.exists() else b""
+        after = dumps_yaml({"schema": "2.0", "stages": stages})
+        if stages and after.encode() != before:
+            try:
+                write_text(LOCKFILE, after)
+            except OSError as error:
+                raise StageError(f"{LOCKFILE}: {error.strerror}; it is as it was") from None
 
 
 def adopt(
@@ -159,11 +142,11 @@ def adopt(
     """Write entries to dvc.lock atomically, under DVC's lock; others stay. See `edited`.
 
     Raises:
-        StageError: ``over`` has the entries to be replaced, and one has changed in the meantime.
+        StageError: ``over`` has stages as they were read, and one to be replaced has changed since.
     """
     with edited(stop) as stages:
-        for name, entry in (over or {}).items():
-            if stages.get(name) != entry:
+        for name in entries if over is not None else ():
+            if stages.get(name) != over.get(name):
                 raise StageError(f"{name}: ran meanwhile; run the same command again")
         stages.update(entries)
 

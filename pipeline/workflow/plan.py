@@ -21,7 +21,6 @@ from pipeline import checked
 from pipeline.runtime import code, with_dvc
 from pipeline.workflow import careful_dvc, lockfile
 from pipeline.workflow.changes import Changes, find, overlap
-from rrcm.config.sections import PARAMS
 from rrcm.core.errors import StageError
 from rrcm.core.files import write_text
 from rrcm.core.registry import suggest
@@ -46,11 +45,6 @@ class Node:
     reason: str
     forced: bool
     lacks: str = ""
-
-    @property
-    def changed(self) -> bool:
-        """Whether DVC would run or restore it now."""
-        return bool(self.reason)
 
 
 def load(
@@ -198,13 +192,12 @@ def _lacks(stage: PipelineStage, changes: Changes) -> str:
 
 def _devices(stage: PipelineStage, values: Mapping[str, Any]) -> int:
     """``meta.devices`` of dvc.yaml: a number, or the dotted path of a parameter with one."""
-    declared = (stage.meta or {}).get("devices", 1)
-    devices = find(values, declared) if isinstance(declared, str) else declared
+    asked = (stage.meta or {}).get("devices", 1)
+    devices = find(values, asked) if isinstance(asked, str) else asked
     if type(devices) is not int or devices < 0:
-        where = f" ({declared} in {PARAMS})" if isinstance(declared, str) else ""
         raise StageError(
-            f"dvc.yaml: stage {stage.addressing}: meta.devices must be how many it takes, or the "
-            f"path of a parameter that says so, got {devices!r}{where}"
+            f"dvc.yaml: stage {stage.addressing}: meta.devices: {asked}: must be how many it "
+            f"takes, or the path of a parameter that says so, got {devices!r}"
         )
     return devices
 

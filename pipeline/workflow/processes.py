@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import select
 import signal
 import subprocess
@@ -9,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -148,6 +148,7 @@ def start(
     options += [] if ours is None else ["--drain", str(ours)]
     options += [word for file in give for word in ("--give", str(file))]
     own = {"PATH": os.defpath, **os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
+    own["DVC_NO_ANALYTICS"] = "1"  # which it would send from another process
     for name, first in (("PATH", Path(sys.executable).parent), ("PYTHONPATH", Path.cwd())):
         own[name] = os.pathsep.join([str(first), *filter(None, [own.get(name)])])
     try:
@@ -167,36 +168,41 @@ def start(
     return process
 
 
-def output(process: subprocess.Popen[bytes], stop: threading.Event) -> Iterator[bytes]:
-    """Yield the output of a process as it arrives, and empty bytes while there is none.
+def output(process: subprocess.Popen[bytes], stop: threading.Event) -> Iterator[tuple[str, bool]]:
+    """Yield each line that a process prints, unless it is blank, and whether it is whole.
 
-    The process is stopped when ``stop`` is set.
+    A carriage return ends a line, too. What the last one has so far, such as a progress bar, is
+    yielded while nothing arrives. The process is stopped when ``stop`` is set.
     """
-    asked = False
-    while True:
+    asked, data, part = False, b"more", b""
+    while data:
         if stop.is_set() and not asked:
             asked = True
             process.terminate()
-        if not select.select([process.stdout], [], [], POLL)[0]:
-            yield b""
-        elif data := os.read(process.stdout.fileno(), 1 << 16):
-            yield data
-        else:
-            return
+        whole = bool(select.select([process.stdout], [], [], POLL)[0])
+        lines = [part]
+        if whole and (data := os.read(process.stdout.fileno(), 1 << 16)):
+            *lines, part = re.split(rb"[\r\n]+", part + data)
+        for line in filter(bytes.strip, lines):
+            yield line.decode(errors="replace"), whole
 
 
 def run(
     command: Sequence[str], *, stop: threading.Event, say: Callable[[str], None]
 ) -> tuple[int, list[str]]:
-    """Run a command to its end, or until ``stop``; return its exit code and its non-blank lines.
+    """Run a command to its end; return its exit code and its non-blank lines.
 
     ``say`` is called with each line as it arrives.
+
+    Raises:
+        Stopped: ``stop`` was set, and the command has ended.
     """
-    lines, part = [], b""
+    lines = []
     with start(command) as process:
-        for data in chain(output(process, stop), [b"\n"]):
-            *ended, part = (part + data).split(b"\n")
-            for line in filter(bytes.strip, ended):
-                lines.append(line.decode(errors="replace").rstrip())
+        for line, whole in output(process, stop):
+            if whole:
+                lines.append(line.rstrip())
                 say(lines[-1])
+    if stop.is_set():
+        raise Stopped(f"stopped during {command[2]}")
     return process.returncode, lines

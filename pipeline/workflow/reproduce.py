@@ -21,8 +21,8 @@ from pipeline.workflow import (
 )
 from pipeline.workflow.plan import Node
 from pipeline.workflow.processes import Stop
-from pipeline.workflow.schedule import GOOD, Result
-from pipeline.workflow.stage_run import Done, Outcome
+from pipeline.workflow.schedule import GOOD
+from pipeline.workflow.stage_run import Outcome, Result
 from rrcm.core import progress
 from rrcm.core.ending import INTERRUPTED
 from rrcm.core.errors import StageError
@@ -34,8 +34,8 @@ WAITING = "OMP_WAIT_POLICY"
 Say = Callable[[str], None]
 
 
-def reproduce(arguments: Sequence[str], *, say: Say) -> int:
-    """Run `dvc repro` with these arguments; return its exit code, or `INTERRUPTED`.
+def reproduce(arguments: Sequence[str], *, jobs: int = 1, shares: int = 1, say: Say) -> int:
+    """Run `dvc repro` with these arguments, or `side_by_side`; return an exit code.
 
     Guarantee: Ctrl-C, SIGTERM and SIGHUP stop only the running stage, which keeps its saved state;
     DVC, in a session of its own, then records the outputs and ends. The same holds if this process
@@ -44,10 +44,11 @@ def reproduce(arguments: Sequence[str], *, say: Say) -> int:
     Raises:
         StageError: dvc.lock is damaged, or git could not merge it.
     """
-    if {word for word in arguments if word.startswith("-")} == {ALLOW_MISSING}:
-        # DVC by itself would run a stage that reads a folder of which only a part is here.
-        return side_by_side(arguments, jobs=1, shares=1, say=say)
-    lockfile.require_whole()
+    # DVC by itself would run a stage that reads a folder of which only a part is here.
+    alone = {word for word in arguments if word.startswith("-")} == {ALLOW_MISSING}
+    if alone or jobs > 1 or shares > 1:
+        return side_by_side(arguments, jobs=jobs, shares=shares, say=say)
+    lockfile.read()
     stop = Stop()
     with processes.signals(stop, say):
         with careful_dvc.repro(arguments, output=None) as process:
@@ -78,7 +79,7 @@ def side_by_side(arguments: Sequence[str], *, jobs: int, shares: int, say: Say) 
             "of DVC's options"
         )
     targets = [word for word in arguments if word not in options]
-    lockfile.require_whole()
+    lockfile.read()
     stop = Stop()
     with processes.signals(stop, say):
         plan.refreshed()
@@ -116,7 +117,7 @@ class Here:
         """See `schedule.Executor`."""
         return self._threads.submit(work)
 
-    def run(self, node: Node) -> Done:
+    def run(self, node: Node) -> Result:
         """See `schedule.Executor`."""
 
         def progressed(percent: float, text: str) -> None:
@@ -125,9 +126,7 @@ class Here:
         self.shown[node.name] = node.name
         try:
             return stage_run.run(
-                node.name,
-                devices=node.devices,
-                forced=node.forced,
+                node,
                 stop=self._stop,
                 say=lambda line: None,  # its last lines are in the error of one that fails
                 progressed=progressed,

@@ -5,6 +5,7 @@ them. So no line of a merged file is used. The entry of each stage comes whole f
 file that git has: that of either side, or an earlier one.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from dvc.stage.loader import StageLoader
 from pipeline.runtime import code
 from pipeline.workflow import git, lockfile, plan
 from pipeline.workflow.changes import Changes
-from pipeline.workflow.lockfile import LOCKFILE, MARKERS, RESULTS
+from pipeline.workflow.lockfile import LOCKFILE, RESULTS
 from rrcm.core.errors import DataError, StageError
 from rrcm.core.files import atomic
 from rrcm.core.schema import listed
@@ -26,6 +27,7 @@ from rrcm.core.schema import listed
 OURS, THEIRS = "our side", "the other side"
 INDEX = {":2:": OURS, ":3:": THEIRS, ":1:": "before both"}  # of git, until a merge is over
 HEADS = ("HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD", "refs/stash")
+MARKERS = re.compile(r"^(<{7}|>{7}|={7}|\|{7})( |$)", flags=re.MULTILINE)  # of a conflict in git
 HISTORY = 10  # earlier versions that are looked at, from the newest
 
 Version = tuple[str, Mapping[str, Any]]  # where it is, and its entries
@@ -58,7 +60,8 @@ def resolve() -> str:
             "DVC's cache lacks"
         )
     known = {**dict(versions[:2][-1][1]), **versions[0][1]}
-    lockfile.replace(known)  # beside a damaged file, DVC reads no graph
+    with lockfile.edited(anew=known):  # beside a damaged file, DVC reads no graph
+        pass
     if described:
         _settle(code.STAGE_FILE.with_suffix(".lock"), (":2:", ":3:"))
         plan.refreshed()
@@ -69,7 +72,8 @@ def resolve() -> str:
             above = [up.addressing for up in order if graph.has_edge(stage, up)]
             places[stage.addressing] = place if all(places[name] for name in above) else ""
         in_git = [one.addressing for one in order if not all(out.use_cache for out in one.outs)]
-    lockfile.replace({name: known[name] for name in places if name in known} | known)
+    with lockfile.edited(anew={name: known[name] for name in places if name in known} | known):
+        pass
     sides = (":3:", ":2:") if THEIRS in map(places.get, in_git) else (":2:", ":3:")
     for name in {*results} - {str(LOCKFILE)}:
         _settle(Path(name), sides)

@@ -8,33 +8,19 @@ import queue
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 from pipeline.workflow import plan
 from pipeline.workflow.plan import Node
 from pipeline.workflow.processes import Stop
-from pipeline.workflow.stage_run import Done, Outcome
-from rrcm.core.errors import RrcmError
+from pipeline.workflow.stage_run import Outcome, Result
+from rrcm.core.errors import RrcmError, StageError
 
 POLL = 0.2
 PAUSE, LONGEST = 5.0, 600.0  # seconds before the second try; doubled before each further one
 GOOD = (Outcome.DONE, Outcome.CACHED)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
-    """The result of a stage; ``note`` has the reason why it was not brought up to date.
-
-    These are the columns of the table of stages on Prefect's page, too.
-    """
-
-    stage: str
-    outcome: Outcome
-    seconds: float = 0.0
-    tries: int = 0
-    note: str = ""
 
 
 class Executor(Protocol):
@@ -47,7 +33,7 @@ class Executor(Protocol):
             A future, whose ``add_done_callback`` reports the end.
         """
 
-    def run(self, node: Node) -> Done:
+    def run(self, node: Node) -> Result:
         """Try to run a stage once; errors are those of `stage_run.run`."""
 
     def say(self, node: Node, line: str) -> None:
@@ -120,7 +106,7 @@ class _Schedule:
         if failed := [one.stage for one in needs if one.outcome not in GOOD]:
             note = f"needs {', '.join(failed)}"
             result = Result(stage=node.name, outcome=Outcome.SKIPPED, note=note)
-        elif node.changed or node.forced or any(one.outcome != Outcome.CACHED for one in needs):
+        elif node.reason or node.forced or any(one.outcome != Outcome.CACHED for one in needs):
             result = self._tried(node)
         else:
             result = Result(stage=node.name, outcome=Outcome.CACHED)
@@ -128,43 +114,37 @@ class _Schedule:
         return result
 
     def _tried(self, node: Node) -> Result:
-        if node.lacks:  # DVC would not say which command makes it
-            note = f"{node.name}: {node.lacks}"
-            self.executor.say(node, note)
-            return Result(stage=node.name, outcome=Outcome.FAILED, note=note)
         tries = 0
-        while True:
-            tries += 1
-            ended = partial(Result, stage=node.name, tries=tries)
-            if tries > 1:  # exponential backoff, with a random part
-                seconds = min(PAUSE * 2 ** (tries - 2), LONGEST) * random.uniform(0.5, 1.5)
-                self.executor.say(node, f"try {tries} of {self.retries + 1} in {seconds:.1f} s")
-                self.stop.wait(seconds)
-            if self.stop.is_set():
-                return ended(outcome=Outcome.STOPPED)
+        while not self.stop.is_set():
             try:
-                done = self.executor.run(node)
+                if node.lacks:  # DVC would not say which command makes it
+                    raise StageError(f"{node.name}: {node.lacks}")
+                tries += 1
+                done = replace(self.executor.run(node), tries=tries)
             except RrcmError as error:
                 if self.stop.is_set():
-                    return ended(outcome=Outcome.STOPPED)
-                if error.retryable and tries <= self.retries:
-                    self.executor.say(node, str(error).partition("\n")[0])
-                    continue
-                self.executor.say(node, str(error))
-                return ended(outcome=Outcome.FAILED, note=str(error))
-            self.executor.say(node, f"{done.outcome}, {done.seconds:.1f} s")
-            return ended(outcome=done.outcome, seconds=done.seconds)
+                    break
+                why = str(error)
+                if not (error.retryable and tries <= self.retries):
+                    self.executor.say(node, why)
+                    return Result(stage=node.name, outcome=Outcome.FAILED, tries=tries, note=why)
+                self.executor.say(node, why.partition("\n")[0])
+                # exponential backoff, with a random part
+                seconds = min(PAUSE * 2 ** (tries - 1), LONGEST) * random.uniform(0.5, 1.5)
+                self.executor.say(node, f"try {tries + 1} of {self.retries + 1} in {seconds:.1f} s")
+                self.stop.wait(seconds)
+            else:
+                self.executor.say(node, f"{done.outcome}, {done.seconds:.1f} s")
+                return done
+        return Result(stage=node.name, outcome=Outcome.STOPPED, tries=tries)
 
 
 def sentence(results: Sequence[Result]) -> str:
     """The results in one line: the failures and their reasons, or counts of outcomes."""
     counts = Counter(result.outcome for result in results)
     done = ", ".join(f"{counts[how]} {how}" for how in Outcome if counts[how])
+    every = f"{len(results)} stage{'s'[: len(results) != 1]}"
     if failed := [result for result in results if result.outcome == Outcome.FAILED]:
         why = "; ".join(" ".join(result.note.split("\n")[:2]) for result in failed)
-        return f"failed: {why} (of {_count(results)}: {done})"
-    return f"{_count(results)}: {done}" if results else "dvc.yaml has no stages"
-
-
-def _count(results: Sequence[Result]) -> str:
-    return f"{len(results)} stage{'s'[: len(results) != 1]}"
+        return f"failed: {why} (of {every}: {done})"
+    return f"{every}: {done}" if results else "dvc.yaml has no stages"

@@ -40,7 +40,7 @@ def expanded(nodes: Sequence[Node], *, count: int) -> list[Node]:
     plan: list[Node] = []
     out: set[str] = set()  # stages that may have to run
     for node in nodes:
-        if node.changed or node.forced or out & {*node.upstream}:
+        if node.reason or node.forced or out & {*node.upstream}:
             out.add(node.name)
         if count > 1 and node.name in out and node.name.startswith(GROUP):
             shares = [f"{node.name}:{i}of{count}" for i in range(1, count + 1)]

@@ -3,7 +3,6 @@
 A share of an evaluation is run in the same way, but without DVC, which knows nothing of shares.
 """
 
-import codecs
 import os
 import re
 import signal
@@ -25,6 +24,7 @@ from dvc.stage.loader import StageLoader
 
 from pipeline.runtime import graph
 from pipeline.workflow import careful_dvc, dvc_says, gpus, lockfile, moving, processes, splitting
+from pipeline.workflow.plan import Node
 from pipeline.workflow.processes import Stopped
 from rrcm.core.ending import MEND, RETRY
 from rrcm.core.errors import StageError
@@ -47,11 +47,18 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Done:
-    """A stage that succeeded; ``seconds`` do not include waiting for GPUs."""
+class Result:
+    """The result of a stage; ``note`` has the reason why it was not brought up to date.
 
+    ``seconds`` do not include waiting for GPUs. These are the columns of the table of stages on
+    Prefect's page, too.
+    """
+
+    stage: str
     outcome: Outcome
-    seconds: float
+    seconds: float = 0.0
+    tries: int = 0
+    note: str = ""
 
 
 class Failed(StageError):
@@ -59,16 +66,14 @@ class Failed(StageError):
 
 
 def run(
-    name: str,
+    node: Node,
     *,
-    devices: int,
-    forced: bool = False,
     pull: bool = False,
     move: bool = False,
     stop: Event,
     say: Callable[[str], None],
     progressed: Callable[[float, str], None],
-) -> Done:
+) -> Result:
     """Have DVC bring one stage up to date, and only that one; or draw a share of it (`splitting`).
 
     Guarantee: when this returns or raises, no process of the stage is left. If this process dies,
@@ -76,9 +81,7 @@ def run(
     stage is run twice at once in a checkout, the second run waits and finds the first one's result.
 
     Args:
-        name: Name of the stage in dvc.yaml, or of a share.
-        devices: GPUs of this host to take; 0: all.
-        forced: Run it even if nothing changed.
+        node: The stage of dvc.yaml, or a share of one.
         pull: Fetch the outputs from the remote, if a run with the same inputs pushed them.
         move: Go on from what other clones left at the remote, and leave there what is drawn or
             trained here, now and then (`moving`).
@@ -91,16 +94,17 @@ def run(
         Failed: The stage failed, or DVC did.
         StageError: This host has fewer GPUs.
     """
+    name, forced = node.name, node.forced
     arguments = ["--single-item", *["--force"] * forced, *["--pull"] * pull, name]
     stage, share = splitting.split(name)
     LOCKS.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         file = stack.enter_context((LOCKS / f"{name}.lock").open("ab")).fileno()
         processes.take(file, stop=stop, why=f"another run of {name} in this checkout", say=say)
-        environment, slots = stack.enter_context(gpus.taken(devices, stop=stop, say=say))
+        environment, slots = stack.enter_context(gpus.taken(node.devices, stop=stop, say=say))
         with _reading:
             if share and not forced and _known(stage, pull=pull):
-                return Done(outcome=Outcome.CACHED, seconds=0.0)
+                return Result(stage=name, outcome=Outcome.CACHED)
             digest = graph.digest(stage) if move or splitting.drawn(stage) else ""
         if move:
             stack.enter_context(moving.moving(name, digest, keep=bool(share), say=say))
@@ -114,9 +118,8 @@ def run(
         else:
             start = careful_dvc.repro(arguments, environment=environment, hold=hold)
         with start as process:
-            for data in processes.output(process, stop):
-                output.feed(data)
-            output.end()
+            for line, whole in processes.output(process, stop):
+                output.feed(line) if whole else output.progress(line)
         if process.returncode != 0 or output.unkept:
             if stop.is_set():
                 raise Stopped(f"{name}: stopped; what it saved is kept, and a new run goes on")
@@ -125,13 +128,14 @@ def run(
         if not share:
             splitting.clear(stage)
         same = not (share or forced) and _recorded(stage) == before
-        return Done(outcome=Outcome.CACHED if same else Outcome.DONE, seconds=seconds)
+        outcome = Outcome.CACHED if same else Outcome.DONE
+        return Result(stage=name, outcome=outcome, seconds=seconds)
 
 
 def _recorded(stage: str) -> dict[str, Any]:
     """The entry of a stage in dvc.lock if all its outputs are here, else nothing."""
     entry: dict[str, Any] = lockfile.read().get(stage, {})
-    return entry if all(os.path.exists(out["path"]) for out in entry.get("outs", ())) else {}
+    return entry if all(map(os.path.exists, lockfile.hashes(entry))) else {}
 
 
 def _known(stage: str, *, pull: bool) -> bool:
@@ -166,33 +170,15 @@ class Output:
     ) -> None:
         """Parse the output of the stage ``name``; see `run` for the callbacks."""
         self.name, self._say, self._progressed = name, say, progressed
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._part = ""
         self._error = ""
         self._exit: int | None = None  # of the stage's command
         self.unkept = False  # whether DVC said so, see `dvc_says`
         self.tail: deque[str] = deque(maxlen=TAIL)
 
-    def feed(self, data: bytes) -> None:
-        """Process some output; a carriage return or a line feed completes a line.
-
-        Without data, as nothing arrives for now, a line that is not complete may be a progress bar.
-        """
-        *lines, self._part = re.split(r"[\r\n]+", self._part + self._decode(data))
-        for line in lines:
-            self._line(line)
-        if not data:
-            self._progress(self._part)
-
-    def end(self) -> None:
-        """Process the last line."""
-        self._line(self._part + self._decode(b"", True))
-
-    def _line(self, line: str) -> None:
-        if not line.strip():
-            return
+    def feed(self, line: str) -> None:
+        """Process a whole line."""
         self._say(line)
-        if self._progress(line):
+        if self.progress(line):
             return
         self.tail.append(line)
         if line.startswith(ERROR):
@@ -201,7 +187,8 @@ class Output:
         if exited := dvc_says.EXITED.fullmatch(line):
             self._exit = int(exited[1])
 
-    def _progress(self, line: str) -> bool:
+    def progress(self, line: str) -> bool:
+        """Show a line, or the first part of one, if it is a progress bar; whether it is."""
         if bar := BAR.fullmatch(line):
             self._progressed(float(bar["percent"]), f"{bar['title']}: {bar['rest']}")
         return bar is not None

@@ -70,7 +70,7 @@ def states(nodes: Iterable[Node], now: Container[str]) -> dict[str, str]:
         above = {states.get(name, WAITS) for name in node.upstream}
         if node.name in now:
             continue
-        if node.changed:
+        if node.reason:
             states[node.name] = MISSING if node.reason == MISSING else f"out of date: {node.reason}"
         elif above <= {FRESH, MISSING}:
             states[node.name] = MISSING if MISSING in above else FRESH

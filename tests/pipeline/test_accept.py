@@ -136,6 +136,6 @@ def test_outputs_that_are_not_here_stay_what_they_are(checkout: Workspace):
     assert {name for name in after if after[name] != before[name]} == {f"train@{RUN}"}
     shutil.rmtree(checkout.path / "provenance")
     replace(checkout, METHOD, *reversed(REWRITTEN))
-    with refused(DataError, f"provenance/train@{RUN}.json: not here"):
+    with refused(DataError, f"provenance/train@{RUN}.json: not found", "dvc pull"):
         accept(checkout)
     assert entries(checkout) == after

@@ -30,7 +30,7 @@ def test_a_new_alpha_runs_from_votes_on(checkout: Workspace, monkeypatch: pytest
     monkeypatch.chdir(checkout.path)
 
     both = {f"{stage}@{name}" for stage in ("sample", "certify") for name in EVALS}
-    assert {node.name for node in plan.load() if node.changed} == {*both, "report"}
+    assert {node.name for node in plan.load() if node.reason} == {*both, "report"}
 
 
 def test_an_unpacked_archive_says_that_dvc_needs_git(checkout: Workspace):

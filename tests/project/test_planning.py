@@ -78,13 +78,14 @@ def test_what_a_method_keeps_is_counted_by_the_draws_that_it_asks_for():
 
 def test_sampling_grows_with_images_draws_and_the_network(planned):
     cfg = planned.params.sample
-    one = planned.stage("sample@vit-rrcm-s050-seed0-e050")
+    name = "sample@vit-rrcm-s050-seed0-e050"
+    one = planned.stage(name)
 
     each = planned.classifier("vit", "vit")
     assert one.operations == 1_000 * (cfg.n0 + cfg.n) * each
     assert one.bound  # a stopping rule takes fewer
     fewer = dataclasses.replace(planned.params, sample=dataclasses.replace(cfg, subset="first:10"))
-    assert Planned(fewer).stage(one.name).operations == one.operations / 100
+    assert Planned(fewer).stage(name).operations == one.operations / 100
 
 
 @pytest.mark.parametrize("preset", ["digits-diffusion", "imagenet-diffusion"])

@@ -107,6 +107,16 @@ def test_results_of_no_data_set_stay_and_a_damaged_file_is_refused(here: Path):
     assert Path("dvc.lock").read_text() == "stages: {"
 
 
+def test_an_entry_that_has_changed_since_it_was_read_is_not_replaced(here: Path):
+    known = lockfile.read()
+    for made in ({"report": {"cmd": "a"}}, {"other": {"cmd": "a"}}):
+        with refused(StageError, f"{min(made)}: ran meanwhile"):
+            lockfile.adopt(made, over=known | {key: {"cmd": "b"} for key in made})
+        assert lockfile.read() == known
+    lockfile.adopt({"report": {"cmd": "a"}}, over=known)
+    assert lockfile.read() == known | {"report": {"cmd": "a"}}
+
+
 def test_where_dvc_locks_by_hard_links_everything_that_waits_for_it_is_refused(here: Path):
     """That lock waits for whoever made its file to remove it, which no process of ours does."""
     Path(".dvc").mkdir()

@@ -79,7 +79,7 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def changed(**more: bool) -> set[str]:
-    return {node.name for node in plan.load(**more) if node.changed}
+    return {node.name for node in plan.load(**more) if node.reason}
 
 
 def test_stages_come_after_those_that_they_need(here: Path):
@@ -151,7 +151,7 @@ def test_each_edit_changes_what_reads_it(with_data: bool, here: Path):
         text = (here / file).read_text()
         (here / file).write_text(text.replace(old, new))
         assert changed(here=False) == expected, file
-        assert {one.reason for one in plan.load(here=False) if one.changed} == {reason}
+        assert {one.reason for one in plan.load(here=False) if one.reason} == {reason}
         if with_data and file != "raw.dvc":  # here it is the file that counts
             assert changed() == expected, file
         (here / file).write_text(text)
@@ -292,9 +292,9 @@ def test_the_real_graph_in_a_clone_without_data(checkout: Workspace, tmp_path: P
     checkout.commit("results")
     clone = checkout.clone(tmp_path / "clone")
     monkeypatch.chdir(clone.path)
-    assert not [node.name for node in plan.load(here=False) if node.changed]
+    assert not [node.name for node in plan.load(here=False) if node.reason]
 
     clone.edit(lambda params: params["recipes"]["finetune"]["compute"].update(devices=4))
     nodes = {node.name: node for node in plan.load([EVAL.join(["votes/", ".jsonl"])], here=False)}
-    assert nodes[f"train@{RUN}"].devices == 4 and nodes[f"train@{RUN}"].changed
-    assert nodes["shard"].devices == 1 and not nodes["shard"].changed
+    assert nodes[f"train@{RUN}"].devices == 4 and nodes[f"train@{RUN}"].reason
+    assert nodes["shard"].devices == 1 and not nodes["shard"].reason

@@ -14,8 +14,7 @@ from workspace import ROOT
 from pipeline.workflow import careful_dvc, lockfile, plan, reproduce, schedule
 from pipeline.workflow.processes import Stop
 from pipeline.workflow.schedule import GOOD as WELL
-from pipeline.workflow.schedule import Result
-from pipeline.workflow.stage_run import Outcome
+from pipeline.workflow.stage_run import Outcome, Result
 from rrcm.core.errors import StageError
 
 GRAPH = """

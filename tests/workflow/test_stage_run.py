@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -21,7 +22,7 @@ from dvc.lock import make_lock
 from survivors import marked, until
 from workspace import ROOT
 
-from pipeline.workflow import dvc_says, gpus, lockfile, stage_run
+from pipeline.workflow import dvc_says, gpus, lockfile, processes, stage_run
 from pipeline.workflow.processes import Stopped
 from pipeline.workflow.stage_run import Failed, Outcome
 
@@ -87,8 +88,9 @@ graph.main(run)
 MEANWHILE = ThreadPoolExecutor()
 CALLER = """
 import sys, threading
+from repositories import node
 from pipeline.workflow import stage_run
-stage_run.run(sys.argv[1], devices=1, stop=threading.Event(), say=print, progressed=print)
+stage_run.run(node(sys.argv[1]), stop=threading.Event(), say=print, progressed=print)
 """
 
 
@@ -110,7 +112,7 @@ def here(
     path = tmp_path / "here"
     shutil.copytree(made, path, symlinks=True)
     monkeypatch.chdir(path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests/support'}")
     monkeypatch.setenv("RRCM_SLOTS_DIR", str(tmp_path / "slots"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     for name, value in marker.items():
@@ -126,15 +128,13 @@ class Run:
         self.bars: list[tuple[float, str]] = []
         self._result = MEANWHILE.submit(
             stage_run.run,
-            name,
-            devices=1,
-            forced=forced,
+            replace(repositories.node(name), forced=forced),
             stop=self.stop,
             say=self.lines.append,
             progressed=lambda *bar: self.bars.append(bar),
         )
 
-    def end(self) -> stage_run.Done:
+    def end(self) -> stage_run.Result:
         """What `run` returned, or its error."""
         return self._result.result(120)
 
@@ -274,10 +274,11 @@ def test_the_exit_code_of_a_stage_says_whether_a_person_must_mend_it(
     said, bars = [], []
     output = stage_run.Output("a", say=said.append, progressed=lambda *bar: bars.append(bar))
     text = "\n".join([BEGAN, "σ = 0.5", "fit:  50%|##  | 1/2 [0:01]", *lines])
-    for byte in text.encode():  # however it arrives
-        output.feed(bytes([byte]))
-        output.feed(b"")
-    output.end()
+    code = "import os, sys\nfor byte in sys.argv[1].encode(): os.write(1, bytes([byte]))"
+    command = [sys.executable, "-c", code, text]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
+        for line, whole in processes.output(process, Event()):  # however it arrives
+            output.feed(line) if whole else output.progress(line)
     failed = output.failure(255)
 
     assert said == text.split("\n")

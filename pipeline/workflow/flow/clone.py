@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from pipeline.workflow import dvc_says, git, processes, remote
+from pipeline.workflow import dvc_says, git, lockfile, processes, remote
 from pipeline.workflow.lockfile import RESULTS
 from pipeline.workflow.stage_run import LOCKS
 from rrcm.core.errors import StageError
@@ -29,8 +29,7 @@ Say = Callable[[str], None]
 
 def results_of(entry: Mapping[str, Any]) -> dict[str, str]:
     """The text, by path, of the outputs in git of the stage with this entry of dvc.lock."""
-    outputs = [Path(out["path"]) for out in entry.get("outs", ())]
-    mine = [path for path in outputs if path.parts[0] in RESULTS]
+    mine = [path for path in map(Path, lockfile.hashes(entry)) if path.parts[0] in RESULTS]
     files = sorted(file for path in mine for file in (path, *path.rglob("*")) if file.is_file())
     return {file.as_posix(): file.read_text(encoding="utf-8") for file in files}
 
@@ -72,12 +71,8 @@ def at(commit: str, *, stop: Event, say: Say) -> Iterator[None]:
 
     Several blocks may share a commit. A block for another commit waits until all of them are done,
     and later blocks queue behind it. Switching replaces dvc.lock and metrics by those of the new
-    commit: the previous results were already returned to the runs that asked for them.
-
-    Args:
-        commit: Its full hash, or an empty string.
-        stop: Ends the waiting when it is set.
-        say: Called with the reason for waiting.
+    commit: the previous results were already returned to the runs that asked for them. See
+    `processes.take` for ``stop`` and ``say``.
 
     Raises:
         StageError: Files were edited, the commit cannot be fetched, or ``stop`` was set.
@@ -126,8 +121,6 @@ def pull(paths: Sequence[str], *, stop: Event, say: Say) -> None:
         return
     command = [sys.executable, "-m", remote.__name__, *paths]
     code, lines = processes.run(command, stop=stop, say=say)
-    if stop.is_set():
-        raise StageError("stopped during a pull")
     if code != 0:
         raise StageError((lines or ["pull: failed"])[-1].removeprefix("error: "))
 
@@ -143,8 +136,6 @@ def push(stage: str, *, stop: Event, say: Say) -> None:
     command = [sys.executable, "-m", "dvc", "--wait-for-lock", "push", "--run-cache", stage]
     for pause in (*PAUSES, None):
         code, lines = processes.run(command, stop=stop, say=say)
-        if stop.is_set():
-            raise StageError("stopped during `dvc push`")
         if code == 0:
             break
         errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]

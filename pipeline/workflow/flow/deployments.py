@@ -9,15 +9,7 @@ from threading import Event
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    WorkPoolFilter,
-    WorkPoolFilterName,
-    WorkQueueFilter,
-    WorkQueueFilterName,
-)
+from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter, WorkQueueFilter
 from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
@@ -28,7 +20,7 @@ from pipeline.workflow.flow.environment import ADDRESS, AUTH, FLOWS, POOL, SERVE
 from rrcm.core.errors import StageError, one_line
 
 AT_WORK = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-OURS = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
+OURS = WorkPoolFilter(name={"any_": [POOL]})
 
 
 def deploy() -> str:
@@ -68,11 +60,10 @@ def check() -> None:
 def sweep() -> None:
     """Mark flow runs as crashed whose worker died; they could not report it themselves."""
     with _asked() as client:
-        types = FlowRunFilterStateType(any_=AT_WORK)
+        at_work = FlowRunFilter(state={"type": {"any_": AT_WORK}})
+        queue = WorkQueueFilter(name={"any_": [FLOWS]})
         for run in client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=types)),
-            work_pool_filter=OURS,
-            work_queue_filter=WorkQueueFilter(name=WorkQueueFilterName(any_=[FLOWS])),
+            flow_run_filter=at_work, work_pool_filter=OURS, work_queue_filter=queue
         ):
             lost = Crashed(message="its worker ended before it; a new run goes on")
             client.set_flow_run_state(run.id, lost, force=True)

@@ -40,7 +40,6 @@ QUIET = {  # no telemetry, and no prompts on Prefect's pages
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-    "DVC_NO_ANALYTICS": "1",
 }
 USUAL = {  # defaults that the environment may override
     "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",  # Prefect must not start a server by itself

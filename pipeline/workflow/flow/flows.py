@@ -25,8 +25,8 @@ from pipeline.workflow.flow import clone, environment
 from pipeline.workflow.flow import hosts as workers
 from pipeline.workflow.plan import Node
 from pipeline.workflow.processes import Stop, signals
-from pipeline.workflow.schedule import GOOD, Result
-from pipeline.workflow.stage_run import Done, Outcome
+from pipeline.workflow.schedule import GOOD
+from pipeline.workflow.stage_run import Outcome, Result
 from rrcm.core.errors import RrcmError
 
 STILL = "Finished in state Running()"  # what Prefect says of a run whose end nobody heard
@@ -88,7 +88,7 @@ def _rebuilt(
             environment.enter()
             commit = clone.pushed() if hosts else ""
             stack.enter_context(clone.at(commit, stop=stop, say=logger.info))
-            lockfile.require_whole()
+            lockfile.read()
             if hosts:  # they run a commit, with what it says of its code
                 code.require_current(str(code.FOLDER))
             else:
@@ -122,35 +122,23 @@ class Tasks:
 
     def submit(self, node: Node, work: Callable[[], Result]) -> PrefectFuture:
         """See `schedule.Executor`."""
-        prefect_task = task(
-            lambda: self._state(work()),
-            name=node.name,
-            task_run_name=node.name,
-            cache_policy=NO_CACHE,
-            persist_result=False,
-        )
-        return prefect_task.submit()
+        how = {"cache_policy": NO_CACHE, "persist_result": False}
+        name = node.name
+        return task(lambda: self._state(work()), name=name, task_run_name=name, **how).submit()
 
-    def run(self, node: Node) -> Done:
+    def run(self, node: Node) -> Result:
         """See `schedule.Executor`."""
         logger = get_run_logger()
         if not self._commit:
             with workers.progress(node.name) as progressed:
-                return stage_run.run(
-                    node.name,
-                    devices=node.devices,
-                    forced=node.forced,
-                    stop=self._stop,
-                    say=logger.info,
-                    progressed=progressed,
-                )
+                return stage_run.run(node, stop=self._stop, say=logger.info, progressed=progressed)
         with self._lock:
             stage, _ = splitting.split(node.name)
             (now,) = (n for n in plan.load([stage], here=False) if n.name == stage)
             known = lockfile.read()
             inputs = {name: known[name] for name in now.upstream if name in known}
-        if not (now.changed or node.forced):  # its inputs turned out unchanged
-            return Done(outcome=Outcome.CACHED, seconds=0.0)
+        if not (now.reason or node.forced):  # its inputs turned out unchanged
+            return Result(stage=node.name, outcome=Outcome.CACHED)
         done, entries = workers.there(node, self._commit, inputs, stop=self._stop, say=logger.info)
         with self._lock:
             lockfile.adopt(entries)

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
@@ -23,7 +24,7 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import Artifact, create_progress_artifact
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactUpdate
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.client.schemas.filters import ArtifactFilter
 from prefect.client.schemas.objects import State
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound, PrefectException
@@ -34,7 +35,7 @@ from pipeline.workflow import lockfile, processes, stage_run
 from pipeline.workflow.flow import clone, environment
 from pipeline.workflow.plan import Node
 from pipeline.workflow.processes import Stopped
-from pipeline.workflow.stage_run import Done, Outcome
+from pipeline.workflow.stage_run import Outcome, Result
 from rrcm.core.errors import RrcmError, StageError, one_line
 
 DEPLOYMENT = "stage/stage"
@@ -109,35 +110,29 @@ def progress(name: str) -> Iterator[Callable[[float, str], None]]:
         sender.join(LATE)
 
 
-@flow(name="stage", flow_run_name="{name}", persist_result=False)
-def stage(
-    name: str, commit: str, devices: int, inputs: list[str], entries: str, forced: bool
-) -> State:
+@flow(name="stage", flow_run_name="{node[name]}", persist_result=False)
+def stage(node: dict[str, Any], commit: str, entries: str) -> State:
     """Run one stage in this worker's clone, at a commit, and push its outputs to the remote.
 
     What it saves on its way is copied to the remote, too, and it goes on from what is there. Of a
     share, that is all; the stage itself finds it.
 
     Args:
-        name: Name of the stage in dvc.yaml, or of a share.
+        node: The fields of a `Node`, a stage of dvc.yaml or a share; only its inputs are fetched.
         commit: The commit to check out, if the clone has no edits.
-        devices: GPUs of this host that the stage takes; 0: all.
-        inputs: Outputs of other stages and data that it reads; nothing else is fetched.
         entries: Entries of dvc.lock of the stages that made the inputs, packed by `lockfile.pack`.
-        forced: Run it even if it was run before.
     """
-    log, stop = get_run_logger(), processes.Stop()
+    log, stop, asked = get_run_logger(), processes.Stop(), Node(**node)
+    name = asked.name
     environment.enter()
     with processes.signals(stop, log.warning), progress(name) as progressed:
         try:
             with clone.at(commit, stop=stop, say=log.info):
                 lockfile.adopt(lockfile.unpack(entries), stop=stop)
-                clone.pull(inputs, stop=stop, say=log.info)
+                clone.pull(asked.inputs, stop=stop, say=log.info)
                 done = stage_run.run(
-                    name,
-                    devices=devices,
-                    forced=forced,
-                    pull=not forced,
+                    asked,
+                    pull=not asked.forced,
                     move=True,
                     stop=stop,
                     say=log.info,
@@ -181,7 +176,7 @@ def stopped(stop: processes.Stop, summary: str = "") -> State:
 
 def there(
     node: Node, commit: str, entries: Mapping[str, Any], *, stop: threading.Event, say: Say
-) -> tuple[Done, dict[str, Any]]:
+) -> tuple[Result, dict[str, Any]]:
     """Have a worker run a stage; return its result and its entries for dvc.lock, not yet written.
 
     A share has none. Outputs that git keeps, such as metrics, are written here; DVC's remote does
@@ -199,29 +194,23 @@ def there(
         Failed: The stage failed, or its worker was lost; after a lost worker another one
             may take the run.
     """
-    parameters = {
-        "name": node.name,
-        "commit": commit,
-        "devices": node.devices,
-        "inputs": [*node.inputs],
-        "entries": lockfile.pack(entries),
-        "forced": node.forced,
-    }
+    asked = {"node": asdict(node), "commit": commit, "entries": lockfile.pack(entries)}
     try:
         with _turn:
-            asked = run_deployment(DEPLOYMENT, parameters=parameters, timeout=0)
+            run = run_deployment(DEPLOYMENT, parameters=asked, timeout=0)
     except ObjectNotFound:
         raise StageError(
             f"the server has no deployment {DEPLOYMENT}; `rrcm flow deploy` makes it"
         ) from None
     with get_client(sync_client=True) as client:
-        state, stopped_here = _over(node.name, asked.id, client, stop=stop, say=say)
+        state, stopped_here = _over(node.name, run.id, client, stop=stop, say=say)
         if state.is_completed():
-            result = json.loads(_artifact(client, asked.id, "result").data)
+            result = json.loads(_artifact(client, run.id, "result").data)
             made = lockfile.unpack(result["entry"])
             for entry in made.values():
                 clone.put_results(entry, result["files"])
-            return Done(outcome=Outcome(result["outcome"]), seconds=result["seconds"]), made
+            outcome, seconds = Outcome(result["outcome"]), result["seconds"]
+            return Result(stage=node.name, outcome=outcome, seconds=seconds), made
     if stopped_here:
         raise Stopped(f"{node.name}: stopped; what it saved is kept, and a new run goes on")
     if state.is_cancelled():
@@ -273,6 +262,5 @@ def _over(
 
 
 def _artifact(client: SyncPrefectClient, run: UUID, kind: str) -> Any:
-    mine = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
-    artifacts = client.read_artifacts(artifact_filter=mine)
-    return next((one for one in artifacts if one.type == kind), None)
+    mine = ArtifactFilter(flow_run_id={"any_": [run]}, type={"any_": [kind]})
+    return next(iter(client.read_artifacts(artifact_filter=mine)), None)

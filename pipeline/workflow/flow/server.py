@@ -176,17 +176,13 @@ def _worker(queue: str, limit: int, *, log: bool = True) -> Iterator[Popen[bytes
             _end_runs(process)
 
 
-@contextmanager
 def _running(
     what: str, command: list[str], *, give: Sequence[int] = (), log: bool = True
-) -> Iterator[Popen[bytes]]:
-    """Run a server or worker during the block. It inherits the files ``give``."""
+) -> Popen[bytes]:
+    """Start a server or worker, which ends with us. It inherits the files ``give``."""
     with open(_log(what) if log else os.devnull, "wb") as file:
-        process = processes.start(
-            command, output=file.fileno() if log else None, grace=FAREWELL, give=give
-        )
-    with process:
-        yield process
+        output = file.fileno() if log else None
+        return processes.start(command, output=output, grace=FAREWELL, give=give)
 
 
 def _log(what: str) -> Path:
