@@ -28,11 +28,11 @@ TOGETHER = 4  # squares that share a weight once it is read
 
 
 class Images(NamedTuple):
-    """``count`` images ``at`` a pointer, of ``side`` pixels, with their borders."""
+    """``number`` images ``at`` a pointer, of ``side`` pixels, with their borders."""
 
     at: Any
     side: int
-    count: int = 1
+    number: int = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,9 +77,9 @@ def convolve(
         side=x.side,
         pool=part.pool,
         residual=residual is not None,
-        images=x.count,
+        images=x.number,
     )
-    y = program.buffer(x.count * bordered(sizes.pooled, sizes.outputs)) if to is None else to
+    y = program.buffer(x.number * bordered(sizes.pooled, sizes.outputs)) if to is None else to
     squares = sizes.images * across**2
     together = next(count for count in range(TOGETHER, 0, -1) if squares % count == 0)
     inputs = program.buffer(len(POINTS) * together * sizes.channels)
@@ -124,7 +124,7 @@ def convolve(
             own = program.within(sums, code.times(i, sizes.outputs))
             rest = [program.within(residual.at, at)] if residual else []
             program.call(_back, sizes, together, to=[program.within(y, at), own, bias, *rest])
-    return Images(y, sizes.pooled, x.count)
+    return Images(y, sizes.pooled, x.number)
 
 
 def _weights(trained: Any, layer: kernels.Layer, program: Program) -> torch.Tensor:
