@@ -87,8 +87,7 @@ def _models(root: Path) -> list[Kind]:
     graph = onnx.load(path)
     ours.unload(graph, apart / ours.DATA)
     said = {prop.key: prop.value for prop in graph.metadata_props}
-    onnx.helper.set_model_props(graph, said | {ours.DATA: sha256(apart / ours.DATA)})
-    ours.write(graph, apart / ours.GRAPH)
+    ours.write(graph, apart / ours.GRAPH, said | {ours.DATA: sha256(apart / ours.DATA)})
     foreign = root / "foreign.onnx"
     plain = onnx.load(path)
     del plain.metadata_props[:]

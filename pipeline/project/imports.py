@@ -119,10 +119,12 @@ def import_denoiser(
         ConfigError: The name is taken, or a value is not valid.
     """
     out, process = _place(name), _schedule(schedule, rescale=rescale)
-    read = openai_unet.read(file, image_size=image_size, heads=heads, head_channels=head_channels)
-    form = {"network": NETWORK, "shape": read.shape, "schedule": process}
-    _keep(out, partial(denoiser.save, tensors=read.tensors, **form))
-    size = " x ".join(str(read.shape[key]) for key in ("channels", "image_size", "image_size"))
+    tensors, shape = openai_unet.read(
+        file, image_size=image_size, heads=heads, head_channels=head_channels
+    )
+    form = {"network": NETWORK, "shape": shape, "schedule": process}
+    _keep(out, partial(denoiser.save, tensors=tensors, **form))
+    size = " x ".join(str(shape[key]) for key in ("channels", "image_size", "image_size"))
     return f"{out}: a denoiser of images of {size}; entries of `purified` may name it"
 
 

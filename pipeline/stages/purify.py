@@ -2,11 +2,9 @@
 
 from pathlib import Path
 
-from pipeline.runtime import code, graph
+from pipeline.runtime import code, exporting, graph
 from rrcm.config import certification, sections
-from rrcm.core.files import sha256
 from rrcm.data.splits import shards
-from rrcm.inference.export import export
 from rrcm.models.trained import purified
 
 
@@ -14,9 +12,9 @@ def main(name: str) -> None:
     with graph.running(f"purify@{name}") as stage:
         cfg = sections.read(f"purified.{name}", certification.Purified)
         parity = sections.read("export", certification.Export)
-        folder, split = Path("models", name), shards.read(Path("shards"), "validation")
-        made = purified.save(
-            folder,
+        split = shards.read(Path("shards"), "validation")
+        purified.save(
+            Path("models", name),
             cfg,
             root=Path("."),
             pictures=split.images.shape[1:],
@@ -27,24 +25,7 @@ def main(name: str) -> None:
             ],
             params=sections.as_written(f"purified.{name}"),
         )
-        folded, _ = purified.load(folder)
-        stage.notes["parity"] = export(
-            purified.rebuild(made, folder, trained=True),
-            folded,
-            Path(f"onnx/{name}.onnx"),
-            split,
-            {
-                "run": name,
-                "classes": made["classes"],
-                "sigma": made["sigma"],
-                "purified": made["purified"],
-                "names": made["names"],
-                "input": "noisy pixels, [0, 1] before the noise, and normal numbers z if it asks",
-                "weights": sha256(folder / "model.safetensors"),
-                "params": made["params"] | sections.as_written("export"),
-            },
-            parity,
-        )
+        stage.notes["parity"] = exporting.written(name, purified.load, split, parity)
 
 
 if __name__ == "__main__":

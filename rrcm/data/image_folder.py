@@ -90,30 +90,8 @@ def folder(
         if above:
             passed_over.append(f"folders before the paths in {labels}: {above}")
     else:
-        inside = {name: name.split("/")[:-1] for name in names if "/" in name}
-        outer, inner = ({name: part[end] for name, part in inside.items()} for end in (0, -1))
-        of = inner if natural else outer
-        folders = sorted({*of.values()}, key=_natural if natural else None)
-        known, own = _by_folder(root, of, names, folders, classes, named=named)
-        if inner != outer:
-            taken, other, others = (
-                ("innermost", "torchvision takes the outermost", outer)
-                if natural
-                else ("outermost", "timm takes the innermost", inner)
-            )
-            passed_over.append(
-                f"classes: of folders in folders, the {taken} are the classes; {other}, "
-                f"{listed(sorted({*others.values()}))}: give --labels where those are the classes"
-            )
-        if not named and sorted(folders) != sorted(folders, key=_natural):
-            taken, other = ("timm", "torchvision") if natural else ("torchvision", "timm")
-            if own is classes:
-                taken, other = "their numbers", "torchvision"
-            passed_over.append(
-                f"classes: the folders in the order of {taken}; in that of {other} other outputs "
-                f"have the names {listed(folders)}: name them with --classes where that is theirs"
-            )
-        classes = own
+        known, classes, said = _by_folder(root, names, classes, named=named, natural=natural)
+        passed_over += said
     images = np.empty((len(names), *fit.shape), dtype=np.uint8)
     places: list[int] = []
     left_out: list[str] = []
@@ -281,36 +259,47 @@ def _natural(name: str) -> list[int | str]:
 
 
 def _by_folder(
-    root: Path,
-    of: Mapping[str, str],
-    names: list[str],
-    folders: list[str],
-    classes: list[str],
-    *,
-    named: bool,
-) -> tuple[dict[str, int], list[str]]:
-    """Labels ``of`` the folder of each picture, and the class names of the outputs."""
-    loose = [name for name in names if "/" not in name]
-    if not folders:
-        return dict.fromkeys(names, UNKNOWN), classes
-    if loose:
+    root: Path, names: list[str], classes: list[str], *, named: bool, natural: bool
+) -> tuple[dict[str, int], list[str], list[str]]:
+    """Labels of pictures by their folders, the names of the outputs, and notes on their order."""
+    inside = {name: name.split("/")[:-1] for name in names if "/" in name}
+    if not inside:
+        return dict.fromkeys(names, UNKNOWN), classes, []
+    if loose := [name for name in names if name not in inside]:
         raise DataError(
             f"{root}: {loose[0]} lies beside folders; pictures are either all in folders of their "
             "class, or none is"
         )
-    if not named and not all(folder.isdecimal() for folder in folders):
-        if len(folders) != len(classes):
-            first = len(classes) == len(folders) + 1
-            background = ", first that of a background class if it has one" if first else ""
-            raise DataError(
-                f"{root}: {len(folders)} folders for a model of {len(classes)} classes; give the "
-                f"names in the order of its outputs with --classes{background}, or labels with "
-                "--labels"
-            )
-        classes = folders
-    outputs = _outputs(classes)
-    label = {
-        folder: _class(folder, outputs, where=f"{root}/{folder}", among=folders)
-        for folder in folders
-    }
-    return {name: label[of[name]] for name in names}, classes
+    outer, inner = ({name: part[end] for name, part in inside.items()} for end in (0, -1))
+    of, others = (inner, outer) if natural else (outer, inner)
+    folders = sorted({*of.values()}, key=_natural if natural else None)
+    numbered = named or all(folder.isdecimal() for folder in folders)
+    if not numbered and len(folders) != len(classes):
+        first = len(classes) == len(folders) + 1
+        background = ", first that of a background class if it has one" if first else ""
+        raise DataError(
+            f"{root}: {len(folders)} folders for a model of {len(classes)} classes; give the "
+            f"names in the order of its outputs with --classes{background}, or labels with --labels"
+        )
+    own = classes if numbered else folders
+    outputs, notes = _outputs(own), list[str]()
+    label = {one: _class(one, outputs, where=f"{root}/{one}", among=folders) for one in folders}
+    if inner != outer:
+        taken, other = (
+            ("innermost", "torchvision takes the outermost")
+            if natural
+            else ("outermost", "timm takes the innermost")
+        )
+        notes.append(
+            f"classes: of folders in folders, the {taken} are the classes; {other}, "
+            f"{listed(sorted({*others.values()}))}: give --labels where those are the classes"
+        )
+    if not named and sorted(folders) != sorted(folders, key=_natural):
+        taken, other = ("timm", "torchvision") if natural else ("torchvision", "timm")
+        if numbered:
+            taken, other = "their numbers", "torchvision"
+        notes.append(
+            f"classes: the folders in the order of {taken}; in that of {other} other outputs "
+            f"have the names {listed(folders)}: name them with --classes where that is theirs"
+        )
+    return {name: label[of[name]] for name in names}, own, notes

@@ -9,7 +9,7 @@ rrcm/diffusion/networks/unet.py. See docs/importing.md.
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +37,13 @@ RISE = re.compile(r"output_blocks\.(\d+)\.[12]\.(conv\.weight|in_layers\.0\.weig
 OUTPUT = re.compile(r"output_blocks\.(\d+)\.")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Checkpoint:
-    """An imported UNet: ``tensors``, float32, under the names of `unet.Network`, and its ``shape``.
-
-    ``shape`` is a mapping for ``models.<name>`` of params.yaml.
-    """
-
-    tensors: dict[str, Tensor]
-    shape: dict[str, Any]
-
-
 def read(
     path: Path, *, image_size: int, heads: int | None, head_channels: int | None
-) -> Checkpoint:
-    """Read the UNet in ``path``; each tensor is checked by name, shape, type and value.
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The UNet in ``path``: tensors, float32, named as those of `unet.Network`, and its shape.
+
+    The shape is a mapping for ``models.<name>`` of params.yaml. Each tensor is checked by name,
+    shape, type and value.
 
     Guarantee: no code in the file is executed (``weights_only``). Tensors may be memory-mapped from
     the file, which must not change while they are used.
@@ -84,7 +76,7 @@ def read(
     for name, into in _names(cfg):
         if name in tensors:
             found |= zip(into, _parts(name, tensors[name], cfg.head_channels), strict=True)
-    return Checkpoint(tensors=state_dict.widen(found), shape=asdict(cfg))
+    return state_dict.widen(found), asdict(cfg)
 
 
 def wanted(cfg: unet.Config) -> dict[str, list[int]]:

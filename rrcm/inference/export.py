@@ -128,10 +128,8 @@ def _write(
         unload(model, path / DATA)
         metadata = metadata | {DATA: sha256(path / DATA)}
         path /= GRAPH
-    onnx.helper.set_model_props(
-        model, {k: v if isinstance(v, str) else json.dumps(v) for k, v in metadata.items()}
-    )
-    write(model, path)
+    said = {k: v if isinstance(v, str) else json.dumps(v) for k, v in metadata.items()}
+    write(model, path, said)
 
 
 def _trace(
@@ -169,7 +167,7 @@ def parity(
     On rows that are not ``decided`` [B], rounding may change a whole vote: their ``scores`` are not
     compared, but the scores that these combine are. The record counts them as ``undecided``.
     """
-    session = open_session(str(path), path, device="cpu")
+    session, _ = open_session(str(path), path, device="cpu")
     arrays = session.run([*outputs], {name: value.numpy() for name, value in inputs.items()})
     exported = dict(zip(outputs, map(torch.from_numpy, arrays), strict=True))
     apart = {name: exported[name] - value for name, value in outputs.items()}

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from builders import refused
 from helpers import contents
+from lookalikes import origin
 from torchvision.datasets import CIFAR10
 
 from rrcm.config.sections import Data
@@ -34,7 +35,7 @@ def official(tmp_path_factory) -> Path:
 
 
 def fetched(source: Path, root: Path) -> Listing:
-    cifar10.fetch(root, source, verify=False)
+    cifar10.acquire(root, origin(source))
     return cifar10.listing(root, root / "no link")
 
 
@@ -67,13 +68,13 @@ def test_md5s_are_those_that_torchvision_checks():
 def test_a_wrong_md5_is_refused_and_the_right_one_taken(official, tmp_path, monkeypatch, form):
     source = official if form == "archive" else official.parent
     with refused(DataError, str(source), "MD5", "--no-verify"):
-        cifar10.fetch(tmp_path / "data", source, verify=True)
+        cifar10.acquire(tmp_path / "data", origin(source, verify=True))
     assert not (tmp_path / "data").exists()
 
     folder_ = official.parent / cifar10.FOLDER
     monkeypatch.setattr(cifar10, "MD5", {n: lookalikes.md5(folder_ / n) for n in cifar10.MD5})
 
-    assert cifar10.fetch(tmp_path / "data", source, verify=True) == 70
+    assert cifar10.acquire(tmp_path / "data", origin(source, verify=True)).endswith(": 70 images")
 
 
 def altered(official: Path, to: Path, name: str, raw: bytes) -> Path:
@@ -110,7 +111,7 @@ def test_a_hostile_pickle_is_refused_and_nothing_is_run(official, tmp_path, monk
     for number, (asked, raw) in enumerate(HOSTILE.items()):
         source = altered(official, tmp_path / f"raw{number}", "data_batch_3", raw)
         with refused(DataError, "data_batch_3", f"asks for {asked}", "nothing of it was run"):
-            cifar10.fetch(tmp_path / "data", source, verify=False)
+            cifar10.acquire(tmp_path / "data", origin(source))
 
     assert all(path.name.startswith("raw") for path in tmp_path.iterdir())
 
@@ -138,7 +139,7 @@ def test_a_damaged_batch_is_refused_by_name(official: Path, tmp_path: Path):
     for number, (raw, words) in enumerate(DAMAGED):
         source = altered(official, tmp_path / f"raw{number}", "test_batch", raw)
         with refused(DataError, "test_batch", words):
-            cifar10.fetch(tmp_path / "data", source, verify=False)
+            cifar10.acquire(tmp_path / "data", origin(source))
     assert not (tmp_path / "data").exists()
 
 
@@ -153,11 +154,11 @@ def test_an_archive_that_is_none_is_refused(official: Path, tmp_path: Path):
     for name, (raw, words) in wrong.items():
         (tmp_path / name).write_bytes(raw)
         with refused(DataError, name, words):
-            cifar10.fetch(tmp_path / "data", tmp_path / name, verify=False)
+            cifar10.acquire(tmp_path / "data", origin(tmp_path / name))
     with refused(DataError, "no.tar.gz: not found", "expected cifar-10-python.tar.gz"):
-        cifar10.fetch(tmp_path / "data", tmp_path / "no.tar.gz", verify=False)
+        cifar10.acquire(tmp_path / "data", origin(tmp_path / "no.tar.gz"))
     with refused(DataError, "data_batch_1: not found", "expected the batches"):
-        cifar10.fetch(tmp_path / "data", tmp_path, verify=False)
+        cifar10.acquire(tmp_path / "data", origin(tmp_path))
 
 
 def test_without_an_archive_torchvision_downloads_it(official: Path, tmp_path, monkeypatch):
@@ -166,13 +167,12 @@ def test_without_an_archive_torchvision_downloads_it(official: Path, tmp_path, m
     monkeypatch.setattr(CIFAR10, "tgz_md5", lookalikes.md5(official))
 
     lookalikes.mirror(monkeypatch, {official.name: official.read_bytes()})
-    download = Origin(path=None, verify=False, skip_unreadable=False, link=tmp_path / "link")
-    assert cifar10.acquire(Path("data/cifar10"), download) == "data/cifar10: 70 images"
+    assert cifar10.acquire(Path("data/cifar10"), origin()) == "data/cifar10: 70 images"
     assert {path.name for path in Path("data/cifar10").iterdir()} == {*cifar10.MD5}
 
     lookalikes.mirror(monkeypatch, None)
     with refused(DataError, "torchvision cannot download it", "--from cifar-10-python.tar.gz"):
-        cifar10.acquire(Path("data/cifar10"), download)
+        cifar10.acquire(Path("data/cifar10"), origin())
 
 
 # Picture files: what is in a place, and its manifest.
@@ -184,7 +184,7 @@ def examined(
     """As `rrcm data` leaves it, and the stage finds it."""
     name = dataset.__name__.rpartition(".")[2]
     tree = dataset.tree(source)
-    count = sum(len(places) for classes in tree.values() for places in classes.values())
+    count = sum(map(len, tree.values()))
     path = root / name / "manifest.json"
     done = [*manifest.examine(tree, path, skip_unreadable=skip, workers=workers)]
     assert done == sorted(done) and done[-1] == count

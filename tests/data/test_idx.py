@@ -11,12 +11,12 @@ import pytest
 from builders import many, refused
 from hypothesis import given
 from hypothesis import strategies as st
+from lookalikes import origin
 from torchvision import datasets
 
 from rrcm.core.errors import DataError
 from rrcm.data.datasets import fashion_mnist, mnist
 from rrcm.data.ingest import idx
-from rrcm.data.ingest.listing import Origin
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def fetched(source: Path, root: Path):
-    idx.fetch(root, source, mnist.MD5, verify=False)
+    mnist.acquire(root, origin(source))
     return mnist.listing(root, root / "no link")
 
 
@@ -60,11 +60,13 @@ def test_an_array_is_read_as_it_was_written(shape, seed):
 
 def test_other_contents_than_the_official_ones_are_refused(source: Path, tmp_path: Path):
     with refused(DataError, "train-images-idx3-ubyte: MD5 is ", "--no-verify"):
-        idx.fetch(tmp_path / "data", source, fashion_mnist.MD5, verify=True)
+        fashion_mnist.acquire(tmp_path / "data", origin(source, verify=True))
     assert not (tmp_path / "data").exists()
 
     official = {name: lookalikes.md5(source / name) for name in idx.FILES}
-    assert idx.fetch(tmp_path / "data", source, official, verify=True) == 80
+    asked = {"torchvision": "MNIST", "md5": official}
+    said = idx.acquire(tmp_path / "data", origin(source, verify=True), **asked)
+    assert said.endswith("data: 80 images")
 
 
 def test_damaged_files_are_an_error_in_one_line_and_nothing_is_written(source, tmp_path: Path):
@@ -115,7 +117,7 @@ def test_gzip_that_is_cut_or_a_bomb_is_refused(source: Path, tmp_path: Path):
 
 def test_missing_files_are_named(source: Path, tmp_path: Path):
     with refused(DataError, f"--from {tmp_path / 'no'}: no such folder"):
-        idx.fetch(tmp_path / "data", tmp_path / "no", mnist.MD5, verify=False)
+        mnist.acquire(tmp_path / "data", origin(tmp_path / "no"))
     (source / "t10k-labels-idx1-ubyte").unlink()
     with refused(DataError, "t10k-labels-idx1-ubyte: not found, nor with .gz at its end"):
         fetched(source, tmp_path / "data")
@@ -130,9 +132,8 @@ def test_without_a_folder_torchvision_downloads(source: Path, tmp_path: Path, mo
     monkeypatch.setattr(kind, "resources", listed)
 
     lookalikes.mirror(monkeypatch, packed)
-    download = Origin(path=None, verify=False, skip_unreadable=False, link=tmp_path / "link")
-    assert fashion_mnist.acquire(Path("data/it"), download) == "data/it: 80 images"
+    assert fashion_mnist.acquire(Path("data/it"), origin()) == "data/it: 80 images"
 
     lookalikes.mirror(monkeypatch, None)
     with refused(DataError, "torchvision cannot download it", "--from DIR"):
-        fashion_mnist.acquire(Path("data/it"), download)
+        fashion_mnist.acquire(Path("data/it"), origin())

@@ -21,6 +21,7 @@ from builders import listing, refused
 from helpers import contents, few
 from hypothesis import given
 from hypothesis import strategies as st
+from lookalikes import origin
 from PIL import Image
 from sklearn.datasets import load_digits
 from webdataset.tariterators import group_by_keys, tar_file_expander
@@ -96,7 +97,8 @@ def copy(built: Path, tmp_path: Path) -> Path:
 
 
 def test_raw_data_is_the_pinned_one(tmp_path):
-    assert sha256(digits.fetch(tmp_path)) == digits.SHA256
+    digits.acquire(tmp_path, origin())
+    assert sha256(tmp_path / digits.FILE) == digits.SHA256
     assert digits.SHA256.startswith("6ebb3d2fee24")  # scikit-learn 1.9.1
 
 
@@ -110,12 +112,13 @@ def test_images_and_labels_are_those_of_scikit_learn():
 
 
 def test_altered_raw_data_is_refused_with_the_cure(tmp_path):
-    path = digits.fetch(tmp_path)
+    digits.acquire(tmp_path, origin())
+    path = tmp_path / digits.FILE
     path.write_bytes(path.read_bytes().replace(b"0", b"1", 1))
 
     with refused(DataError, str(path), "SHA-256", "`rrcm data digits` restores it"):
         digits.listing(tmp_path, tmp_path)
-    digits.fetch(tmp_path)
+    digits.acquire(tmp_path, origin())
 
     assert digits.listing(tmp_path, tmp_path).labels[0] == 0
 

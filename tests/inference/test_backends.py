@@ -181,9 +181,7 @@ def test_a_file_that_is_not_ours_is_refused(tmp_path):
     path = tmp_path / "onnx/a-run.onnx"
     path.parent.mkdir()
     model = onnx.load(exported() / "onnx/a-run.onnx")
-    about = {"run": "a-run", "weights": "0", "classes": '["cat", "dog"]'}
-    onnx.helper.set_model_props(model, about)
-    write(model, path)
+    write(model, path, {"run": "a-run", "weights": "0", "classes": '["cat", "dog"]'})
     with refused(BackendError, str(path), "10 scores per image, but 2 classes"):
         make("onnx", root=tmp_path)
     del model.metadata_props[:]

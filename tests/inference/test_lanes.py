@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import re
+from types import SimpleNamespace
 
 import networks
 import numpy as np
@@ -255,10 +256,8 @@ def test_a_convolution_is_the_convolution(outputs, channels, height, tiles, odd,
 def test_squares_are_the_convolution(outputs, channels, side, pool, residual, images, registers):
     """Of one or more images at once, padded, pooled and beside a shortcut."""
     layer = convolution(channels, outputs, 3, padding=1)
-    sizes = squares.Convolution(
-        outputs=outputs, channels=channels, side=side, pool=pool, residual=residual, images=images
-    )
-    into = (images, sizes.pooled + 2, sizes.pooled + 2, outputs)
+    pooled = side // 2 if pool else side
+    into = (images, pooled + 2, pooled + 2, outputs)
     x = nn.functional.pad(numbers(4, images, side, side, channels, seed=3), (0, 0, 1, 1, 1, 1))
     beside = nn.functional.pad(numbers(4, *into, seed=4)[:, :, 1:-1, 1:-1], (0, 0, 1, 1, 1, 1))
     pixels = torch.cat([x.flatten(1), beside.flatten(1)], dim=1).float()
@@ -266,7 +265,9 @@ def test_squares_are_the_convolution(outputs, channels, side, pool, residual, im
     program, given_ = begun(**places, lanes=4, registers=registers)
     y = program.buffer(program.classes)
     rest = program.within(given_, x[0].numel())
-    squares.convolve(program, sizes, layer, y=y, x=given_, residual=rest)
+    part = SimpleNamespace(conv=layer, pool=pool)
+    added = squares.Images(rest, pooled, images) if residual else None
+    squares.convolve(program, part, squares.Images(given_, side, images), to=y, residual=added)
     program.call(copied, program.classes, to=[program.scores, y])
 
     found = program.compile().run(pixels).view(4, *into)

@@ -112,11 +112,9 @@ def read(path, form, **changes):
 def test_an_imported_unet_is_the_same_function(tmp_path, form):
     """Read, kept as our own files, loaded from there: a naive forward pass within 1e-10."""
     state = drawn(form)
-    found = read(written(state, tmp_path / "ema.pt"), form)
+    tensors, shape = read(written(state, tmp_path / "ema.pt"), form)
     schedule = Schedule(kind="cosine", steps=4000, rescale=True)
-    denoiser.save(
-        tmp_path / "mine", found.tensors, network="unet", shape=found.shape, schedule=schedule
-    )
+    denoiser.save(tmp_path / "mine", tensors, network="unet", shape=shape, schedule=schedule)
     whole, config = denoiser.load(tmp_path / "mine")
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(4, form.channels, 8, 8, generator=generator, dtype=torch.float64)
@@ -143,9 +141,9 @@ def test_the_released_networks_have_as_many_numbers(form, count):
 def test_shapes_tell_the_network_but_for_its_heads_and_its_pictures(tmp_path):
     path = written(drawn(GUIDED), tmp_path / "model.pt")
 
-    found = read(path, GUIDED, image_size=16)
+    _, shape = read(path, GUIDED, image_size=16)
 
-    assert found.shape == {
+    assert shape == {
         "channels": 1,
         "image_size": 16,
         "width": 32,

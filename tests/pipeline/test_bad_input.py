@@ -28,7 +28,7 @@ def rewrite_onnx(checkout: Workspace, change: Callable[[onnx.ModelProto], None])
     model = onnx.load(path)
     change(model)
     path.unlink()
-    write(model, path)
+    write(model, path, {prop.key: prop.value for prop in model.metadata_props})
 
 
 def seven_classes(model: onnx.ModelProto) -> None:

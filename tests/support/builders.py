@@ -20,6 +20,7 @@ import torch
 import typer
 from helpers import MODEL
 from hypothesis import settings
+from lookalikes import origin
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
@@ -119,7 +120,7 @@ def changed(node: Any, dotted: str, value: Any) -> Any:
 def listing() -> Listing:
     """All digits."""
     with TemporaryDirectory() as root:
-        digits.fetch(Path(root))
+        digits.acquire(Path(root), origin())
         return digits.listing(Path(root), Path(root) / "link")
 
 

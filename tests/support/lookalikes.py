@@ -20,8 +20,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from rrcm.data.ingest.listing import Origin
+
 CIFAR_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
 WNIDS = ["n02119789", "n01440764", "n03000684", "n04328186", "n07697313", "n02102040"]  # not sorted
+
+
+def origin(path: Path | None = None, *, verify: bool = False) -> Origin:
+    """Where the files of a dataset are; None: they are downloaded."""
+    return Origin(path=path, verify=verify, skip_unreadable=False, link=Path("link"))
 
 
 def pixels(label: int, number: int, size: tuple[int, int] = (32, 32)) -> np.ndarray:

@@ -47,8 +47,10 @@ BROKEN = (  # exceptions from unpickling damaged bytes
 def acquire(root: Path, origin: Origin) -> str:
     """Copy the batches of the archive or its folder to ``root``; without one, download it.
 
+    All batches are read before the first is written.
+
     Raises:
-        DataError: As `fetch`, or the download fails.
+        DataError: One is missing, damaged, hostile or not the official file, or the download fails.
     """
 
     def download(folder: Path) -> Path:  # it is not unpickled by torchvision
@@ -59,26 +61,15 @@ def acquire(root: Path, origin: Origin) -> str:
 
     instead = f"{ARCHIVE} yourself and give it: --from {ARCHIVE}"
     with origin.or_download("CIFAR10", download, instead) as source:
-        return f"{root}: {fetch(root, source, verify=origin.verify):,} images"
-
-
-def fetch(root: Path, source: Path, *, verify: bool) -> int:
-    """Copy the batches of the archive or folder ``source`` to ``root``; returns the image count.
-
-    All batches are read before the first is written.
-
-    Raises:
-        DataError: One is missing, damaged, hostile or, if ``verify``, not the official file.
-    """
-    raw = _from_folder(source) if source.is_dir() else _from_archive(source)
-    if verify:
-        require_official(raw, MD5, source)
-    images = sum(len(_batch(raw[name], f"{source}: {name}")[1]) for name in BATCHES)
-    names = _unpickled(raw[META], f"{source}: {META}").get(b"label_names")
-    if names != [name.encode() for name in CLASSES]:
-        raise DataError(f"{source}: {META} has other classes than CIFAR-10: {names!r:.80}")
-    copy(raw, root)
-    return images
+        raw = _from_folder(source) if source.is_dir() else _from_archive(source)
+        if origin.verify:
+            require_official(raw, MD5, source)
+        images = sum(len(_batch(raw[name], f"{source}: {name}")[1]) for name in BATCHES)
+        names = _unpickled(raw[META], f"{source}: {META}").get(b"label_names")
+        if names != [name.encode() for name in CLASSES]:
+            raise DataError(f"{source}: {META} has other classes than CIFAR-10: {names!r:.80}")
+        copy(raw, root)
+    return f"{root}: {images:,} images"
 
 
 def listing(root: Path, link: Path) -> Listing:

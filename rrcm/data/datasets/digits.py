@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from rrcm.core.errors import DataError
-from rrcm.core.files import atomic, sha256
-from rrcm.data.ingest.listing import Contents, Listing, Origin, of_arrays
+from rrcm.core.files import sha256
+from rrcm.data.ingest.listing import Contents, Listing, Origin, copy, of_arrays
 
 CLASSES = tuple("0123456789")
 CONTENTS = Contents(train=1797, test=0, classes=10)
@@ -23,18 +23,13 @@ SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"
 
 
 def acquire(root: Path, origin: Origin) -> str:
-    """Write ``root/digits.csv`` from scikit-learn.
+    """Write ``root/digits.csv`` from scikit-learn, 64 pixels and a label per row, always the same.
 
     Raises:
         DataError: Files were named, or scikit-learn's copy is another.
     """
     if origin.path is not None:
         raise DataError("--from: the digits are in scikit-learn; leave it out")
-    return f"{fetch(root)}: 1,797 images"
-
-
-def fetch(root: Path) -> Path:
-    """Write ``root/digits.csv``, 64 pixels and a label per row; the bytes are always the same."""
     packed = files("sklearn.datasets.data").joinpath("digits.csv.gz").read_bytes()
     raw = gzip.decompress(packed)
     if (got := hashlib.sha256(raw).hexdigest()) != SHA256:
@@ -42,9 +37,8 @@ def fetch(root: Path) -> Path:
             f"scikit-learn's copy of the digits has SHA-256 {got[:12]}…, expected {SHA256[:12]}…; "
             "install the version in requirements.lock"
         )
-    with atomic(root / FILE) as part:
-        part.write_bytes(raw)
-    return root / FILE
+    copy({FILE: raw}, root)
+    return f"{root / FILE}: 1,797 images"
 
 
 def listing(root: Path, link: Path) -> Listing:

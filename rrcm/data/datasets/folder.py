@@ -28,14 +28,11 @@ def tree(source: Path) -> Tree:
         DataError: A class is empty or in one part only, or both ``test/`` and ``val/`` exist.
     """
     if not (source / "train").is_dir():
-        return class_folders.checked(source, {"train": class_folders.classes(source)})
-    parts = {"train": class_folders.classes(source / "train")}
-    own = [name for name in ("test", "val") if (source / name).is_dir()]
-    if len(own) > 1:
+        return class_folders.tree(source, {"train": source})
+    folders = [source / name for name in ("train", "test", "val") if (source / name).is_dir()]
+    if len(folders) > 2:
         raise DataError(f"{source}: has both test/ and val/; name one of them otherwise")
-    for name in own:
-        parts["test"] = class_folders.classes(source / name)
-    return class_folders.checked(source, parts)
+    return class_folders.tree(source, dict(zip(("train", "test"), folders, strict=False)))
 
 
 listing = partial(manifest.listing, tree=tree)

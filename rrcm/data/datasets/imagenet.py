@@ -29,10 +29,10 @@ def acquire(root: Path, origin: Origin) -> str:
     pictures = tree(source)
     official = {"train": CONTENTS.train, "test": CONTENTS.test}
     for part, count in official.items() if origin.verify else ():
-        images = sum(map(len, pictures[part].values()))
-        if (len(pictures[part]), images) != (CONTENTS.classes, count):
+        sizes = [len(places) for (of, _), places in pictures.items() if of == part]
+        if (len(sizes), sum(sizes)) != (CONTENTS.classes, count):
             raise DataError(
-                f"{source}: {images:,} {part} pictures of {len(pictures[part]):,} classes, where "
+                f"{source}: {sum(sizes):,} {part} pictures of {len(sizes):,} classes, where "
                 f"ILSVRC2012 has {count:,} of {CONTENTS.classes:,}; complete it, or --no-verify"
             )
     return manifest.acquire(root, origin, pictures)
@@ -44,14 +44,14 @@ def tree(source: Path) -> Tree:
     Raises:
         DataError: A folder is missing; a class is empty or in one part only.
     """
-    for folder in PARTS.values():
-        if not (source / folder).is_dir():
+    folders = {part: source / name for part, name in PARTS.items()}
+    for folder in folders.values():
+        if not folder.is_dir():
             raise DataError(
-                f"{source / folder}: not found; `torchvision.datasets.ImageNet` unpacks the "
+                f"{folder}: not found; `torchvision.datasets.ImageNet` unpacks the "
                 "official archives into the folders train/ and val/"
             )
-    parts = {part: class_folders.classes(source / folder) for part, folder in PARTS.items()}
-    return class_folders.checked(source, parts)
+    return class_folders.tree(source, folders)
 
 
 listing = partial(manifest.listing, tree=tree)

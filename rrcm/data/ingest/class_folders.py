@@ -76,19 +76,20 @@ def passed_over(contents: Contents) -> list[str]:
     return lines
 
 
-def checked(root: Path, tree: Tree) -> Tree:
-    """``tree``, after a check that its parts have the same classes and none is empty.
+def tree(root: Path, folders: dict[str, Path]) -> Tree:
+    """The pictures in the class folders of each part, which lies in its own of ``folders``.
 
     Raises:
-        DataError: A class is empty or missing from a part; names the folder.
+        DataError: As `classes`; or a class is empty or missing from a part; names the folder.
     """
-    for part, groups in tree.items():
-        for name, places in groups.items():
-            if not places:
-                raise DataError(f"{root}: class folder {part}/{name} has no pictures")
-    train = tree["train"].keys()
-    for part, groups in tree.items():
-        for name in sorted(train ^ groups.keys()):
+    parts = {part: classes(folder) for part, folder in folders.items()}
+    found = {(part, name): places for part, own in parts.items() for name, places in own.items()}
+    for (part, name), places in found.items():
+        if not places:
+            raise DataError(f"{root}: class folder {part}/{name} has no pictures")
+    train = parts["train"].keys()
+    for part, own in parts.items():
+        for name in sorted(train ^ own.keys()):
             have, lack = ("train", part) if name in train else (part, "train")
             raise DataError(f"{root}: class folder {name} is in {have}, but missing from {lack}")
-    return tree
+    return found

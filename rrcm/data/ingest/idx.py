@@ -23,16 +23,18 @@ UNPACKED = 2**26  # bytes of an unpacked file; the largest official one has 47 m
 
 
 def acquire(root: Path, origin: Origin, *, torchvision: str, md5: dict[str, str]) -> str:
-    """Copy the four files, gzipped or not, to ``root``; download them if no folder is named.
+    """Copy the four files, gzipped or not, to ``root``, unpacked; download them if none are named.
+
+    All of them are read and checked before the first is written.
 
     Args:
         root: The folder of the copies.
-        origin: Names their folder; whether they must be the official ones.
+        origin: Names the folder of the files; whether they must be the official ones.
         torchvision: The class of torchvision.datasets that downloads them.
-        md5: As for `fetch`.
+        md5: That of each unpacked file; gzip writes different bytes on different machines.
 
     Raises:
-        DataError: As `fetch`, or the download fails.
+        DataError: A file is missing, damaged or not the official one, or the download fails.
     """
 
     def download(folder: Path) -> Path:
@@ -43,31 +45,16 @@ def acquire(root: Path, origin: Origin, *, torchvision: str, md5: dict[str, str]
 
     instead = "its four files yourself and give their folder: --from DIR"
     with origin.or_download(torchvision, download, instead) as source:
-        return f"{root}: {fetch(root, source, md5, verify=origin.verify):,} images"
-
-
-def fetch(root: Path, source: Path, md5: dict[str, str], *, verify: bool) -> int:
-    """Copy the four files of a data set from the folder ``source`` to ``root``, unpacked.
-
-    All of them are read and checked before the first is written. Returns the number of images.
-
-    Args:
-        root: The folder of the copies.
-        source: Has the files of `FILES`, gzipped (``.gz``) or not.
-        md5: That of each unpacked file; gzip writes different bytes on different machines.
-        verify: Whether the contents must have this MD5.
-
-    Raises:
-        DataError: A file is missing, damaged or, if ``verify``, not the official one.
-    """
-    if not source.is_dir():
-        raise DataError(f"--from {source}: no such folder; it should hold {FILES[0]} and others")
-    raw = {name: _packed(source, name) for name in FILES}
-    if verify:
-        require_official(raw, md5, source)
-    images = sum(len(_pair(raw, part, source, classes=None)[1]) for part in PARTS)
-    copy(raw, root)
-    return images
+        if not source.is_dir():
+            raise DataError(
+                f"--from {source}: no such folder; it should hold {FILES[0]} and others"
+            )
+        raw = {name: _packed(source, name) for name in FILES}
+        if origin.verify:
+            require_official(raw, md5, source)
+        images = sum(len(_pair(raw, part, source, classes=None)[1]) for part in PARTS)
+        copy(raw, root)
+    return f"{root}: {images:,} images"
 
 
 def listing(root: Path, link: Path, *, classes: tuple[str, ...], command: str) -> Listing:

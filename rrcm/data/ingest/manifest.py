@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import io
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ from rrcm.data.ingest.listing import Listing, Origin, Place
 from rrcm.data.splits import pictures
 from rrcm.data.splits.pictures import Fit
 
-Tree = dict[str, dict[str, list[Place]]]  # part (train, test) -> class -> pictures, by name
+Key = tuple[str, str]  # part, train or test, and class
+Tree = dict[Key, list[Place]]  # pictures, by name
 FILE = "manifest.json"
 CHUNK = 64  # pictures that a process examines at a time
 THUMB = Fit(shape=(3, 8, 8), resize="squash")  # decodes the whole picture, but keeps little
@@ -63,7 +65,7 @@ def acquire(root: Path, origin: Origin, tree: Tree) -> str:
         DataError: As `examine`.
     """
     path, workers = root / FILE, os.cpu_count() or 1
-    images = sum(len(places) for classes in tree.values() for places in classes.values())
+    images = sum(map(len, tree.values()))
     with progress.bar(images, 0, root.name, " images") as shown:
         for done in examine(tree, path, skip_unreadable=origin.skip_unreadable, workers=workers):
             shown.update(done - shown.n)
@@ -84,32 +86,27 @@ def examine(tree: Tree, path: Path, *, skip_unreadable: bool, workers: int) -> I
     """
     done, skipped = 0, []
     parts: dict[str, dict[str, Group]] = {}
-    with closing(pool.spread(_look, _chunks(tree), workers=workers)) as found:
-        for part, classes in tree.items():
-            for name, places in classes.items():
-                seen: list[Seen] = []
-                while len(seen) < len(places):
-                    seen += (more := next(found))
-                    yield (done := done + len(more))
-                broken = [(p, s.error) for p, s in zip(places, seen, strict=True) if s.error]
-                if broken and not skip_unreadable:
-                    raise DataError(f"{broken[0][1]}; --skip-unreadable leaves such files out")
-                if len(broken) == len(places):
-                    raise DataError(f"{part}/{name}: none of {len(places)} pictures can be read")
-                skipped += [f"{part}/{name}/{place.name}" for place, _ in broken]
-                good = [(p, s) for p, s in zip(places, seen, strict=True) if not s.error]
-                parts.setdefault(part, {})[name] = Group(
-                    images=len(good),
-                    bytes=sum(s.size for _, s in good),
-                    sha256=digest((p.name, s.sha256) for p, s in good),
-                )
+    chunks = (some[i : i + CHUNK] for some in tree.values() for i in range(0, len(some), CHUNK))
+    with closing(pool.spread(_look, chunks, workers=workers)) as found:
+        for (part, name), places in tree.items():
+            seen: list[Seen] = []
+            while len(seen) < len(places):
+                seen += (more := next(found))
+                yield (done := done + len(more))
+            pairs = [*zip(places, seen, strict=True)]
+            broken = [(place, one.error) for place, one in pairs if one.error]
+            if broken and not skip_unreadable:
+                raise DataError(f"{broken[0][1]}; --skip-unreadable leaves such files out")
+            if len(broken) == len(places):
+                raise DataError(f"{part}/{name}: none of {len(places)} pictures can be read")
+            skipped += [f"{part}/{name}/{place.name}" for place, _ in broken]
+            good = [(place, one) for place, one in pairs if not one.error]
+            parts.setdefault(part, {})[name] = Group(
+                images=len(good),
+                bytes=sum(one.size for _, one in good),
+                sha256=digest((place.name, one.sha256) for place, one in good),
+            )
     write_json(path, dataclasses.asdict(Manifest(parts=parts, skipped=skipped)))
-
-
-def _chunks(tree: Tree) -> Iterator[list[Place]]:
-    for classes in tree.values():
-        for places in classes.values():
-            yield from (places[i : i + CHUNK] for i in range(0, len(places), CHUNK))
 
 
 def _look(places: list[Place]) -> list[Seen]:
@@ -165,50 +162,42 @@ def listing(root: Path, link: Path, tree: Callable[[Path], Tree]) -> Listing:
     if not source.is_dir():
         raise DataError(f"{source}: not found, where {root.name} was; `{command}` if it moved")
     skipped, there = {*manifest.skipped}, tree(source)
+    groups = {(p, name): group for p, own in manifest.parts.items() for name, group in own.items()}
     kept: Tree = {}
-    for part, name in _groups(there, manifest.parts):
-        places = there.get(part, {}).get(name, [])
+    for part, name in sorted(there.keys() | groups, key=lambda key: (key[0] != "train", key)):
+        places, group = there.get((part, name), []), groups.get((part, name))
         good = [place for place in places if f"{part}/{name}/{place.name}" not in skipped]
-        expected = manifest.parts.get(part, {}).get(name)
-        if len(good) != (expected.images if expected else 0):
+        if len(good) != (group.images if group else 0):
             raise DataError(
                 f"{source}: class folder {part}/{name} has {len(good)} pictures, the manifest "
-                f"{expected.images if expected else 0}; restore it, or `{command}` for new data"
+                f"{group.images if group else 0}; restore it, or `{command}` for new data"
             )
-        kept.setdefault(part, {})[name] = good
-    return _listed(there, kept, manifest, source, command)
+        kept[part, name] = good
+    return _listed(there, kept, groups, source, command)
 
 
-def _groups(*trees: Tree | dict[str, dict[str, Group]]) -> list[tuple[str, str]]:
-    """Every (part, class) that occurs in any tree, train first."""
-    found = {(part, name) for tree in trees for part in tree for name in tree[part]}
-    return sorted(found, key=lambda pair: (pair[0] != "train", pair))
-
-
-def _listed(there: Tree, kept: Tree, manifest: Manifest, source: Path, command: str) -> Listing:
-    classes = sorted(kept["train"])
-    idx, labels, held, images = [], [], [], []
-    for part, groups in kept.items():
-        first = 0
-        for name, places in groups.items():
-            good = {*places}
-            idx += [i for i, place in enumerate(there[part][name], first) if place in good]
-            first += len(there[part][name])
-            labels += [classes.index(name)] * len(places)
-            held += [part == "test"] * len(places)
-            images += places
+def _listed(
+    there: Tree, kept: Tree, groups: dict[Key, Group], source: Path, command: str
+) -> Listing:
+    classes = [name for part, name in kept if part == "train"]
+    idx, labels, held, images, first = [], [], [], [], Counter[str]()
+    for (part, name), places in kept.items():
+        good = {*places}
+        idx += [i for i, one in enumerate(there[part, name], first[part]) if one in good]
+        first[part] += len(there[part, name])
+        labels += [classes.index(name)] * len(places)
+        held += [part == "test"] * len(places)
+        images += places
 
     def check(digests: list[str]) -> None:
-        place = 0
-        for part, groups in kept.items():
-            for name, places in groups.items():
-                read_ = digests[place : (place := place + len(places))]
-                got = digest(zip((p.name for p in places), read_, strict=True))
-                if got != manifest.parts[part][name].sha256:
-                    raise DataError(
-                        f"{source}: pictures of class folder {part}/{name} are not those of the "
-                        f"manifest; restore them, or `{command}` for new data"
-                    )
+        rest = iter(digests)
+        for key, places in kept.items():
+            got = digest((place.name, next(rest)) for place in places)
+            if got != groups[key].sha256:
+                raise DataError(
+                    f"{source}: pictures of class folder {'/'.join(key)} are not those of the "
+                    f"manifest; restore them, or `{command}` for new data"
+                )
 
     return Listing(
         classes=tuple(classes),
@@ -217,6 +206,6 @@ def _listed(there: Tree, kept: Tree, manifest: Manifest, source: Path, command: 
         labels=np.array(labels, dtype=np.int64),
         held=np.array(held, dtype=bool),
         images=images,
-        size=sum(g.bytes for groups in manifest.parts.values() for g in groups.values()),
+        size=sum(group.bytes for group in groups.values()),
         check=check,
     )

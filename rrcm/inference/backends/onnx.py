@@ -11,6 +11,7 @@ contain the SHA-256 of its weights, so that a damaged file is refused.
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
@@ -61,17 +62,14 @@ class Reopened:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """How to open it again."""
-        return _reopened, (type(self), *self._given, self.weights, self.classes)
+        args, kwargs = self._given
+        return partial(type(self), *args, **kwargs), (), (self.weights, self.classes)
 
-
-def _reopened(
-    kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any], weights: str, classes: list[str]
-) -> Any:
-    opened = kind(*args, **kwargs)
-    if opened.weights != weights:
-        raise BackendError(f"{args[0]}: is another file than when it was opened")
-    opened.classes = classes
-    return opened
+    def __setstate__(self, state: tuple[str, list[str]]) -> None:
+        """Take over the classes, which may have been named since it was opened."""
+        weights, self.classes = state
+        if weights != self.weights:
+            raise BackendError(f"{self._given[0][0]}: is another file than when it was opened")
 
 
 class Backend(Reopened, backend.Backend):
@@ -106,24 +104,18 @@ class Backend(Reopened, backend.Backend):
                 f"backend onnx offers {', '.join(PRECISIONS)}, not {precision}; torch has bf16"
             )
         path = root / "onnx" / f"{run}.onnx"
-        model = _read(path)
-        metadata = _metadata(model, path, run)
+        model, metadata = _read(path, run)
         if precision == "int8":
             _refuse_int8(model, path)
         data = require_data(path, metadata) if path.is_dir() else None
         self.classes: list[str] = json.loads(metadata["classes"])
         ends = _leave_scores(model)
         self.sigma, self.device = sigma, torch.device(device)
-        self.stream = (
-            torch.cuda.Stream() if device == "cuda" and torch.cuda.is_available() else None
-        )
         try:
             converted = _converted(model, sigma, precision, calibration, ends)
             content = converted.SerializeToString()
             graph, beside = (_moved(converted, data), data.parent) if data else (content, None)
-            self.session = open_session(
-                graph, path, device=device, stream=self.stream, beside=beside
-            )
+            self.session, self.stream = open_session(graph, path, device=device, beside=beside)
         except REFUSALS as error:
             raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
         self.weights = metadata["weights"] if precision == "fp32" else sha256(content).hexdigest()
@@ -152,9 +144,9 @@ class Backend(Reopened, backend.Backend):
             (binding.bind_input, "z", z),
             (binding.bind_output, "scores", scores),
         ):
-            if tensor is None:
-                continue
-            bind(name, self.device.type, 0, np.float32, tuple(tensor.shape), tensor.data_ptr())
+            if tensor is not None:
+                place = tuple(tensor.shape), tensor.data_ptr()
+                bind(name, self.device.type, 0, np.float32, *place)
         if self.stream:
             self.stream.wait_stream(torch.cuda.current_stream())
         self.session.run_with_iobinding(binding, self.options)
@@ -165,8 +157,7 @@ class Backend(Reopened, backend.Backend):
 
 def about(root: Path, run: str) -> dict[str, Any]:
     """The fp32 ``weights`` digest of ``root/onnx/<run>.onnx``, and the ``params`` that made it."""
-    path = root / "onnx" / f"{run}.onnx"
-    metadata = _metadata(_read(path), path, run)
+    _, metadata = _read(root / "onnx" / f"{run}.onnx", run)
     params = json.loads(metadata.get("params", "{}"))
     return {"weights": metadata["weights"], "params": params}
 
@@ -177,14 +168,9 @@ def described(session: onnxruntime.InferenceSession, device: torch.device) -> st
 
 
 def open_session(
-    content: bytes | str,
-    path: Path,
-    *,
-    device: str,
-    stream: "torch.cuda.Stream | None" = None,
-    beside: Path | None = None,
-) -> onnxruntime.InferenceSession:
-    """A session that runs a model on the calling thread or on a GPU's ``stream``, without TF32.
+    content: bytes | str, path: Path, *, device: str, beside: Path | None = None
+) -> "tuple[onnxruntime.InferenceSession, torch.cuda.Stream | None]":
+    """A session that runs a model, without TF32, on the calling thread or on this GPU's stream.
 
     ``content`` is the model's bytes, which the session copies, or a file name; ``path`` is named in
     errors. External weights are read from the folder ``beside``.
@@ -198,14 +184,17 @@ def open_session(
     if beside:
         options.add_session_config_entry(BESIDE, str(beside))
     providers: list[tuple[str, dict[str, str]]] = [("CPUExecutionProvider", {})]
+    stream = None
     if device == "cuda":
-        if "CUDAExecutionProvider" not in onnxruntime.get_available_providers() or not stream:
+        known = onnxruntime.get_available_providers()
+        if "CUDAExecutionProvider" not in known or not torch.cuda.is_available():
             raise BackendError("no CUDA device or provider here; `rrcm doctor` shows what there is")
+        stream = torch.cuda.Stream()
         providers.insert(0, ("CUDAExecutionProvider", cuda_options(stream.cuda_stream)))
     session = onnxruntime.InferenceSession(content, options, providers=providers)
     if session.get_providers()[0] != providers[0][0]:  # it falls back silently
         raise BackendError(f"{path}: {providers[0][0]} does not load; `rrcm doctor` shows more")
-    return session
+    return session, stream
 
 
 def cuda_options(stream: int) -> dict[str, str]:
@@ -222,11 +211,9 @@ def cuda_options(stream: int) -> dict[str, str]:
     }
 
 
-def write(model: onnx.ModelProto, path: Path) -> None:
-    """Write ``model`` to a file that ends in the SHA-256 of all bytes before it."""
-    kept = [prop for prop in model.metadata_props if prop.key != DIGEST]
-    del model.metadata_props[:]
-    model.metadata_props.extend(kept)
+def write(model: onnx.ModelProto, path: Path, metadata: dict[str, str]) -> None:
+    """Write ``model`` with ``metadata`` to a file that ends in the SHA-256 of all bytes before."""
+    onnx.helper.set_model_props(model, {k: v for k, v in metadata.items() if k != DIGEST})
     content = model.SerializeToString()
     with path.open("wb") as file:
         file.write(content)
@@ -239,33 +226,29 @@ def _ending(digest: str) -> bytes:
     return onnx.ModelProto(metadata_props=[entry]).SerializeToString()
 
 
-def refuse_damage(content: bytes, path: Path) -> None:
-    """Refuse a file whose final digest does not match its bytes; accept one without digest.
+def undamaged(content: bytes, path: Path) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """The model in the bytes of the file ``path``, and its metadata; one of ours is as exported.
 
     Raises:
-        BackendError: The digest does not match; names the command that restores the file.
+        BackendError: A digest does not match, or it is of ours and has none; names the command that
+            restores the file.
+        DecodeError: It is no ONNX file.
     """
-    start = len(content) - len(_ending("0" * 64))
-    body, ending = memoryview(content)[: max(start, 0)], content[max(start, 0) :]
-    if ending[:-64] != _ending("0" * 64)[:-64]:
-        return  # no digest
-    if ending != _ending(sha256(body).hexdigest()):
+    start = max(len(content) - len(_ending("0" * 64)), 0)
+    body, ending = memoryview(content)[:start], content[start:]
+    has_digest = ending[:-64] == _ending("0" * 64)[:-64]
+    if has_digest and ending != _ending(sha256(body).hexdigest()):
         raise BackendError(
             f"{path}: damaged: not the bytes that were exported; `rrcm repro` exports it anew"
         )
-
-
-def require_digest(model: onnx.ModelProto, path: Path) -> None:
-    """Refuse a model of ours whose file, checked by `refuse_damage`, has no digest.
-
-    Raises:
-        BackendError: It has none; names the command that exports the model again.
-    """
-    if model.metadata_props[-1].key != DIGEST:
+    model = onnx.load_model_from_string(content)
+    metadata = {prop.key: prop.value for prop in model.metadata_props}
+    if {"run", "weights"} <= metadata.keys() and not has_digest:
         raise BackendError(
             f"{path}: does not end in a digest, so that damage would not show: it is cut short "
             "or was changed; `rrcm repro` exports it anew"
         )
+    return model, metadata
 
 
 def unload(model: onnx.ModelProto, path: Path) -> None:
@@ -282,25 +265,19 @@ def unload(model: onnx.ModelProto, path: Path) -> None:
             tensor.ClearField("raw_data")
 
 
-def _read(path: Path) -> onnx.ModelProto:
-    """The model of a file; the graph of a folder, without weights."""
-    path = path / GRAPH if path.is_dir() else path
-    content = read_bytes(path, BackendError, most=LARGEST)
+def _read(path: Path, run: str) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """The model of a file, or the graph of a folder without weights, and its metadata."""
+    graph = path / GRAPH if path.is_dir() else path
+    content = read_bytes(graph, BackendError, most=LARGEST)
     try:
-        refuse_damage(content, path)
-        return onnx.load_model_from_string(content)
+        model, metadata = undamaged(content, graph)
     except DecodeError as error:
-        raise BackendError(f"{path}: no ONNX file that can run: {one_line(error)}") from None
-
-
-def _metadata(model: onnx.ModelProto, path: Path, run: str) -> dict[str, str]:
-    metadata = {prop.key: prop.value for prop in model.metadata_props}
+        raise BackendError(f"{graph}: no ONNX file that can run: {one_line(error)}") from None
     if "classes" not in metadata or "weights" not in metadata:
         raise BackendError(f"{path}: no metadata of ours; `rrcm repro export@{run}` writes it")
     if metadata.get("run") != run:
         raise BackendError(f"{path}: exported from run {metadata.get('run')!r}, not {run!r}")
-    require_digest(model, path)
-    return metadata
+    return model, metadata
 
 
 def _refuse_int8(model: onnx.ModelProto, path: Path) -> None:

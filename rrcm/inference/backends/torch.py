@@ -14,9 +14,7 @@ from rrcm.models.trained import purified
 from rrcm.models.trained.purified import PurifiedClassifier
 
 about = purified.about
-COMPILATIONS = (
-    1024  # compilations of a process: one for each network, precision and shape of a batch
-)
+COMPILATIONS = 1024  # of a process: one for each network, precision and shape of a batch
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 AUTO = dict.fromkeys(("cpu", "cuda"), (*PRECISIONS,))  # what --precision auto may choose on each
 

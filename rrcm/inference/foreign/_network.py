@@ -304,7 +304,7 @@ class Backend(backend.Backend):
         except (RuntimeError, AssertionError) as error:
             raise BackendError(f"device {device}: {one_line(error)}") from None
         copied.device = torch.device(device)
-        copied.normalise = self.normalise.on(device)
+        copied.normalise = copy.deepcopy(self.normalise).to(device)
         return copied
 
     @torch.inference_mode()

@@ -1,7 +1,5 @@
 """Normalises noisy pixels by a network's mean and standard deviation."""
 
-import copy
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -36,10 +34,6 @@ class Normalisation(nn.Module):
                 )
             tensor = torch.tensor(values, dtype=torch.float32, device=device)
             self.register_buffer(name, tensor.expand(channels).clone()[None, :, None, None])
-
-    def on(self, device: str) -> "Normalisation":
-        """The same on another device."""
-        return copy.deepcopy(self).to(device)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalised pixels, float32 [B, C, H, W]."""

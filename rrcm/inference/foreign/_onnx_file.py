@@ -15,14 +15,7 @@ from rrcm.core import formats
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.files import read_bytes, require_file
 from rrcm.core.files import sha256 as sha256_of_file
-from rrcm.inference.backends.onnx import (
-    DATA,
-    LARGEST,
-    REFUSALS,
-    refuse_damage,
-    require_data,
-    require_digest,
-)
+from rrcm.inference.backends.onnx import DATA, LARGEST, REFUSALS, require_data, undamaged
 
 BROKEN = (  # errors of onnx and ONNX Runtime on a damaged file
     *(DecodeError, EncodeError, onnx.checker.ValidationError, *REFUSALS),
@@ -79,8 +72,9 @@ def read(path: Path) -> OnnxFile:
     if said := formats.told(path, "", own=("onnx",)):
         raise BackendError(f"{path}: {said}{TORCH if 'PyTorch' in said else ''}")
     try:
-        model = onnx.load_model_from_string(raw)
-        _refuse_damage(model, raw, path)
+        model, about = undamaged(raw, path)
+        if {"run", "weights", DATA} <= about.keys():
+            require_data(path.parent, about)
         tensors = [tensor for tensor in _tensors(model) if uses_external_data(tensor)]
         identity, beside = model.SerializeToString(deterministic=True) if tensors else b"", None
         folder, files = _without_links(tensors, path)
@@ -160,16 +154,6 @@ def boundary(model: onnx.ModelProto, output: str) -> float:
     while (node := makers.get(output)) and node.op_type in SAME_VALUES:
         output = node.input[0]
     return 0.5 if node and node.op_type in SIGMOIDS else 0.0
-
-
-def _refuse_damage(model: onnx.ModelProto, content: bytes, path: Path) -> None:
-    """Refuse a damaged file of rrcm/inference/export.py, by its digests."""
-    refuse_damage(content, path)
-    about = {prop.key: prop.value for prop in model.metadata_props}
-    if {"run", "weights"} <= about.keys():
-        require_digest(model, path)
-        if DATA in about:
-            require_data(path.parent, about)
 
 
 def _read_by(node: onnx.NodeProto) -> set[str]:

@@ -74,12 +74,9 @@ class Backend(Reopened, backend.Backend):
         self.path, self.sigma, self.device = path, sigma, torch.device(device)
         self.precision, self.numbers = _onnx_file.precision(file.model), foreign.outputs
         self.count_nan = count_nan
-        self.stream = (
-            torch.cuda.Stream() if device == "cuda" and torch.cuda.is_available() else None
-        )
         try:
-            self.session = open_session(
-                file.content, path, device=device, stream=self.stream, beside=file.beside
+            self.session, self.stream = open_session(
+                file.content, path, device=device, beside=file.beside
             )
         except BROKEN as error:
             why = one_line(error) + (DOUBLE if self.precision == "fp64" else "")

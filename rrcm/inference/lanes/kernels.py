@@ -33,7 +33,9 @@ PHI = (
 FURTHEST = 5.5  # Phi is 1 beyond, to float32
 
 Activation = Literal["", "relu", "gelu"]
-Steps = tuple[tuple[int, int], ...]
+Pair = tuple[int, int]
+Steps = tuple[Pair, ...]
+More = Callable[[Any, Any, list[Any]], list[Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +51,7 @@ class Layer:
 
     outputs: int
     steps: Steps
-    places: tuple[tuple[int, int], tuple[int, int]]
+    places: tuple[Pair, Pair]
     window: tuple[int, ...] = (0,)
     activation: Activation = ""
     residual: bool = False
@@ -61,22 +63,10 @@ class Layer:
         return int(np.prod([length for length, _ in self.steps]))
 
 
-def dense(
-    inputs: int,
-    outputs: int,
-    *,
-    places: int = 1,
-    activation: Activation = "",
-    residual: bool = False,
-) -> Layer:
-    """A linear layer at each of ``places``."""
-    return Layer(
-        outputs=outputs,
-        steps=((inputs, 1),),
-        places=((1, 0), (places, inputs)),
-        activation=activation,
-        residual=residual,
-    )
+def dense(inputs: int, outputs: int, *, places: int = 1, **how: Any) -> Layer:
+    """A linear layer at each of ``places``; ``how`` are activation and residual of a `Layer`."""
+    steps, over = ((inputs, 1),), ((1, 0), (places, inputs))
+    return Layer(outputs=outputs, steps=steps, places=over, **how)
 
 
 def pack(layer: Layer, weight: NDArray[Any], registers: int) -> NDArray[np.float32]:
@@ -86,7 +76,7 @@ def pack(layer: Layer, weight: NDArray[Any], registers: int) -> NDArray[np.float
     return np.concatenate(parts).astype(np.float32)
 
 
-def tile(layer: Layer, registers: int) -> tuple[int, int]:
+def tile(layer: Layer, registers: int) -> Pair:
     """Outputs and places of a tile that fits into registers, the fastest by a count of cycles."""
     unit, (_, (places, _)) = len(layer.window), layer.places
     best, found = float("inf"), (1, 1)
@@ -104,13 +94,10 @@ def tile(layer: Layer, registers: int) -> tuple[int, int]:
     return found
 
 
-def _cut(length: int, size: int) -> list[tuple[int, int]]:
+def _cut(length: int, size: int) -> list[Pair]:
     """Tiles of ``size`` and the rest, each as its size and the number of such tiles."""
-    return [
-        (part, count)
-        for part, count in ((size, length // size), (length % size, 1))
-        if part * count
-    ]
+    parts = (size, length // size), (length % size, 1)
+    return [(part, count) for part, count in parts if part * count]
 
 
 def product(code: Code, layer: Layer, registers: int, pointers: Sequence[Any]) -> None:
@@ -131,18 +118,9 @@ def product(code: Code, layer: Layer, registers: int, pointers: Sequence[Any]) -
                 for height, many, row in _tiles(code, layer.outputs, rows):
                     with many as tall:
                         first = code.plus(row, code.times(tall, height))
-                        _tile(
-                            code,
-                            layer,
-                            (height, width),
-                            first=first,
-                            output=output,
-                            x=origin,
-                            weight=code.at(weight, code.times(first, layer.inputs)),
-                            bias=bias,
-                            y=y,
-                            residual=rest[0] if rest else None,
-                        )
+                        own = code.at(weight, code.times(first, layer.inputs))
+                        to = [y, origin, own, bias, *rest]
+                        _tile(code, layer, (height, width), first, output, to)
 
 
 def _tiles(code: Code, length: int, size: int) -> Any:
@@ -154,20 +132,10 @@ def _tiles(code: Code, length: int, size: int) -> Any:
 
 
 def _tile(
-    code: Code,
-    layer: Layer,
-    shape: tuple[int, int],
-    *,
-    first: Any,
-    output: Any,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    y: Any,
-    residual: Any,
+    code: Code, layer: Layer, shape: Pair, first: Any, output: Any, pointers: Sequence[Any]
 ) -> None:
     """One tile of `product`: outputs from ``first`` on, of places from ``output`` on."""
-    rows, columns = shape
+    (rows, columns), (y, x, weight, bias, *residual) = shape, pointers
     _, (_, stride) = layer.places
     spots = [(column, at) for column in range(columns) for at in layer.window]
 
@@ -203,7 +171,7 @@ def _tile(
             to = code.plus(code.times(place, layer.outputs), code.plus(first, row))
             to = code.times(to, code.lanes)
             if layer.residual:
-                value = code.add(code.load(residual, to), value)
+                value = code.add(code.load(residual[0], to), value)
             code.store(value, y, to)
 
 
@@ -215,34 +183,26 @@ def unrolled(steps: Steps) -> Steps:
 
 
 def nested(
-    code: Code,
-    steps: Steps,
-    values: list[Any],
-    more: Callable[[Any, Any, list[Any]], list[Any]],
-    k: Any = 0,
-    offset: Any = 0,
+    code: Code, steps: Steps, values: list[Any], more: More, k: Any = 0, offset: Any = 0
 ) -> list[Any]:
     """Values after ``more(number, offset, values)`` for each step of nested loops, in order."""
     (length, stride), inner = steps[0], steps[1:]
     stride *= code.lanes
-    if not inner:
-        for i in range(length):
-            values = more(
-                code.plus(code.times(k, length), i), code.plus(offset, i * stride), values
-            )
-        return values
-    return code.reduce(
-        length,
-        values,
-        lambda i, carried: nested(
-            code,
-            inner,
-            carried,
-            more,
+
+    def step(i: Any, carried: list[Any]) -> list[Any]:
+        number, place = (
             code.plus(code.times(k, length), i),
             code.plus(offset, code.times(i, stride)),
-        ),
-    )
+        )
+        if inner:
+            return nested(code, inner, carried, more, number, place)
+        return more(number, place, carried)
+
+    if inner:
+        return code.reduce(length, values, step)
+    for i in range(length):
+        values = step(i, values)
+    return values
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -253,8 +213,8 @@ class Pairs:
     """
 
     shape: tuple[int, int, int]  # of i, j and k
-    a: tuple[int, int]  # strides of i and k
-    b: tuple[int, int]  # strides of j and k
+    a: Pair  # strides of i and k
+    b: Pair  # strides of j and k
     c: int  # stride of i; that of j is 1
 
 
@@ -275,15 +235,14 @@ def pairs(code: Code, sizes: Pairs, registers: int, pointers: Sequence[Any]) -> 
                     _pairs_tile(code, sizes, (rows, columns), left, above, code.at(c, to))
 
 
-def _pairs_tile(code: Code, sizes: Pairs, shape: tuple[int, int], a: Any, b: Any, c: Any) -> None:
+def _pairs_tile(code: Code, sizes: Pairs, shape: Pair, a: Any, b: Any, c: Any) -> None:
     """The sums of a few rows ``a`` with a few rows ``b``, from ``c`` on."""
     rows, columns = shape
 
-    def several(pointer: Any, count: int, strides: tuple[int, int], k: Any) -> list[Any]:
-        at = code.times(k, strides[1] * code.lanes)
-        return [
-            code.load(pointer, code.plus(at, n * strides[0] * code.lanes)) for n in range(count)
-        ]
+    def several(pointer: Any, count: int, strides: Pair, k: Any) -> list[Any]:
+        each, along = (stride * code.lanes for stride in strides)
+        at = code.times(k, along)
+        return [code.load(pointer, code.plus(at, n * each)) for n in range(count)]
 
     def more(k: Any, _: Any, sums: list[Any]) -> list[Any]:
         ours, theirs = several(a, rows, sizes.a, k), several(b, columns, sizes.b, k)
@@ -347,7 +306,7 @@ def normalise(code: Code, places: int, width: int, eps: float, pointers: Sequenc
             code.store(code.multiply(value, scale), target, at)
 
 
-def _four(code: Code, width: int, more: Callable[[Any, Any, list[Any]], list[Any]]) -> Any:
+def _four(code: Code, width: int, more: More) -> Any:
     """A sum over features, kept in four parts, because an addition waits for the one before it."""
     a, b, c, d = nested(code, unrolled(((width, 1),)), [code.number(0.0)] * 4, more)
     return code.add(code.add(a, b), code.add(c, d))

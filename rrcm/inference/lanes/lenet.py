@@ -27,43 +27,32 @@ def build(network: Any, shape: tuple[int, int, int], machine: Machine) -> Compil
     with program.code.loop(GROUPS) as group:
         images = program.within(program.images, program.code.times(group, program.pixels))
         program.call(kernels.lanes_of, program.pixels, to=[x, images])
-        _first(program, upper, first, y=pooled, x=x)
+        _direct(program, upper, first, y=pooled, x=x, last=False)
         own = program.within(seen, program.code.times(group, features))
-        convolve = winograd.convolve if lower.is_tiled else _second
+        convolve = winograd.convolve if lower.is_tiled else _direct
         convolve(program, lower, second, y=own, x=pooled)
     # Features are [place, channel] here and [channel, place] in the network.
     weight = linear.weight.unflatten(1, (second.out_channels, -1)).transpose(1, 2).flatten(1)
     layer = dense(features, linear.out_features, places=GROUPS, activation="relu")
     program.product(layer, weight, linear.bias, y=hidden, x=seen)
-    layer = dense(linear.out_features, classes, places=GROUPS)
-    program.product(layer, network.head.weight, network.head.bias, y=program.scores, x=hidden)
+    program.linear(network.head, y=program.scores, x=hidden, places=GROUPS)
     return program.compile()
 
 
-def _first(program: Program, sizes: Convolution, trained: Any, *, y: Any, x: Any) -> None:
-    """A convolution of ``x`` [channel, line, pixel]."""
-    height, width = sizes.size
-    steps = ((sizes.channels, height * width), (REACH, width), (REACH, 1))
-    direct = _direct(sizes, pixel=1, steps=steps)
-    program.product(direct, trained.weight.flatten(1), trained.bias, y=y, x=x)
-
-
-def _second(program: Program, sizes: Convolution, trained: Any, *, y: Any, x: Any) -> None:
-    """A convolution of ``x`` [line, pixel, channel]."""
-    line = sizes.size[1] * sizes.channels
-    steps = ((REACH, line), (REACH * sizes.channels, 1))
-    direct = _direct(sizes, pixel=sizes.channels, steps=steps)
-    weight = trained.weight.permute(0, 2, 3, 1).flatten(1)
-    program.product(direct, weight, trained.bias, y=y, x=x)
-
-
-def _direct(sizes: Convolution, *, pixel: int, steps: kernels.Steps) -> Layer:
-    """The convolution as a sum of products, of inputs whose pixels are ``pixel`` vectors apart."""
-    (down, across), line = sizes.pooled, sizes.size[1] * pixel
-    return Layer(
+def _direct(
+    program: Program, sizes: Convolution, trained: Any, *, y: Any, x: Any, last: bool = True
+) -> None:
+    """As `winograd.convolve`, by the plain sums of products; or ``x`` [channel, line, pixel]."""
+    (height, width), (down, across), channels = sizes.size, sizes.pooled, sizes.channels
+    pixel = channels if last else 1
+    line = width * pixel
+    near = ((REACH, line), (REACH * channels, 1))
+    layer = Layer(
         outputs=sizes.outputs,
-        steps=steps,
+        steps=near if last else ((channels, height * width), (REACH, width), (REACH, 1)),
         places=((down, POOL * line), (across, POOL * pixel)),
         window=(0, pixel, line, line + pixel),
         activation="relu",
     )
+    weight = trained.weight.permute(0, 2, 3, 1) if last else trained.weight
+    program.product(layer, weight.flatten(1), trained.bias, y=y, x=x)

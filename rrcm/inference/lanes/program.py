@@ -104,6 +104,12 @@ class Program:
             to.append(residual)
         self.call(kernels.product, layer, registers, to=to)
 
+    def linear(self, trained: Any, *, y: Any, x: Any, residual: Any = None, **how: Any) -> None:
+        """`product` with a ``trained`` Linear; ``how`` are places and activation of a `dense`."""
+        outputs, inputs = trained.weight.shape
+        layer = kernels.dense(inputs, outputs, residual=residual is not None, **how)
+        self.product(layer, trained.weight, trained.bias, y=y, x=x, residual=residual)
+
     def compile(self) -> "Compiled":
         """The finished program."""
         self.code.builder.ret_void()

@@ -5,11 +5,10 @@ from functools import reduce
 from typing import Any
 
 from rrcm.core.errors import BackendError
-from rrcm.inference.lanes import kernels, squares
+from rrcm.inference.lanes import kernels
 from rrcm.inference.lanes.code import Code
-from rrcm.inference.lanes.kernels import dense
 from rrcm.inference.lanes.program import Compiled, Machine, Program
-from rrcm.inference.lanes.squares import TILE, Convolution, bordered
+from rrcm.inference.lanes.squares import TILE, Images, bordered, convolve
 
 GROUPS = 4  # of images at a time, so that a weight of the last stage, once read, serves them all
 
@@ -37,52 +36,23 @@ def build(network: Any, shape: tuple[int, int, int], machine: Machine) -> Compil
         images = program.within(program.images, program.code.times(group, program.pixels))
         program.call(kernels.lanes_of, program.pixels, to=[x, images])
         program.call(_model_space, channels, side, to=[padded, x])
-        y = _convolution(program, encoder.stem, padded, side)
+        y = convolve(program, encoder.stem, Images(padded, side))
         own = program.within(shared, program.code.times(group, middle))
-        for i, stage in enumerate(first):
-            y = _stage(program, stage, y, side // 2**i, to=own if stage is first[-1] else None)
-    side //= 2 ** len(first)
-    y = _stage(program, last, shared, side, images=GROUPS)
-    program.call(_largest, GROUPS, side // 2, head.in_features, to=[features, y])
-    layer = dense(head.in_features, head.out_features, places=GROUPS)
-    program.product(layer, head.weight, head.bias, y=program.scores, x=features)
+        for stage in first:
+            y = _stage(program, stage, y, to=own if stage is first[-1] else None)
+    y = _stage(program, last, Images(shared, y.side, GROUPS))
+    program.call(_largest, GROUPS, y.side, head.in_features, to=[features, y.at])
+    program.linear(head, y=program.scores, x=features, places=GROUPS)
     return program.compile()
 
 
-def _stage(
-    program: Program, stage: Any, x: Any, side: int, *, images: int = 1, to: Any = None
-) -> Any:
+def _stage(program: Program, stage: Any, x: Images, *, to: Any = None) -> Images:
     """The output of a stage, in ``to`` if it is given."""
     if not len(stage.block):
-        return _convolution(program, stage.down, x, side, images=images, to=to)
-    down = _convolution(program, stage.down, x, side, images=images)
+        return convolve(program, stage.down, x, to=to)
+    down = convolve(program, stage.down, x)
     first, second = stage.block
-    inside = _convolution(program, first, down, side // 2, images=images)
-    return _convolution(program, second, inside, side // 2, images=images, to=to, residual=down)
-
-
-def _convolution(
-    program: Program,
-    part: Any,
-    x: Any,
-    side: int,
-    *,
-    images: int = 1,
-    to: Any = None,
-    residual: Any = None,
-) -> Any:
-    """The output of a `Convolution` of the network."""
-    sizes = Convolution(
-        outputs=part.conv.out_channels,
-        channels=part.conv.in_channels,
-        side=side,
-        pool=part.pool,
-        residual=residual is not None,
-        images=images,
-    )
-    y = program.buffer(images * bordered(sizes.pooled, sizes.outputs)) if to is None else to
-    squares.convolve(program, sizes, part.conv, y=y, x=x, residual=residual)
-    return y
+    return convolve(program, second, convolve(program, first, down), to=to, residual=down)
 
 
 def _model_space(code: Code, channels: int, side: int, pointers: Sequence[Any]) -> None:

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,6 +27,14 @@ POINTS = [*itertools.product(range(len(FINITE) + 1), repeat=2)]
 TOGETHER = 4  # squares that share a weight once it is read
 
 
+class Images(NamedTuple):
+    """``number`` images ``at`` a pointer, of ``side`` pixels, with their borders."""
+
+    at: Any
+    side: int
+    number: int = 1
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Convolution:
     """The sizes of a rectified convolution of ``images``, which has as many outputs as pixels.
@@ -39,8 +47,8 @@ class Convolution:
     channels: int
     side: int
     pool: bool
-    residual: bool = False
-    images: int = 1
+    residual: bool
+    images: int
 
     @property
     def pooled(self) -> int:
@@ -59,10 +67,19 @@ def bordered(side: int, channels: int) -> int:
 
 
 def convolve(
-    program: Program, sizes: Convolution, trained: Any, *, y: Any, x: Any, residual: Any = None
-) -> None:
-    """``y`` of ``x``: a ``trained`` Conv2d, rectified, pooled or not, beside a residual or not."""
-    code, across = program.code, sizes.side // TILE
+    program: Program, part: Any, x: Images, *, to: Any = None, residual: Images | None = None
+) -> Images:
+    """The output of a trained `resnet9.Convolution`, in ``to`` if given, plus a ``residual``."""
+    trained, code, across = part.conv, program.code, x.side // TILE
+    sizes = Convolution(
+        outputs=trained.out_channels,
+        channels=trained.in_channels,
+        side=x.side,
+        pool=part.pool,
+        residual=residual is not None,
+        images=x.number,
+    )
+    y = program.buffer(x.number * bordered(sizes.pooled, sizes.outputs)) if to is None else to
     squares = sizes.images * across**2
     together = next(count for count in range(TOGETHER, 0, -1) if squares % count == 0)
     inputs = program.buffer(len(POINTS) * together * sizes.channels)
@@ -89,7 +106,7 @@ def convolve(
         with code.loop(together) as i:
             at = corner(code.plus(first, i), sizes.side, TILE, sizes.channels, 0)
             own = program.within(inputs, code.times(i, sizes.channels))
-            program.call(_transform, sizes, together, to=[own, program.within(x, at)])
+            program.call(_transform, sizes, together, to=[own, program.within(x.at, at)])
         with code.loop(len(POINTS)) as point:
             program.call(
                 kernels.product,
@@ -105,8 +122,9 @@ def convolve(
         with code.loop(together) as i:
             at = corner(code.plus(first, i), sizes.pooled, sizes.written, sizes.outputs, 1)
             own = program.within(sums, code.times(i, sizes.outputs))
-            rest = [program.within(residual, at)] if sizes.residual else []
+            rest = [program.within(residual.at, at)] if residual else []
             program.call(_back, sizes, together, to=[program.within(y, at), own, bias, *rest])
+    return Images(y, sizes.pooled, x.number)
 
 
 def _weights(trained: Any, layer: kernels.Layer, program: Program) -> torch.Tensor:

@@ -1,7 +1,6 @@
 """The inference form of a ViT at one sigma (rrcm/models/folding/vit.py) as a program."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -10,8 +9,7 @@ from rrcm.inference.lanes.kernels import Layer, Pairs, dense
 from rrcm.inference.lanes.program import Compiled, Machine, Program
 
 
-@dataclass(frozen=True, kw_only=True)
-class Room:
+class Room(NamedTuple):
     """Sizes of a ViT, and the buffers that its blocks share, in numbers of one image.
 
     ``h`` are the tokens, which each block adds to, and ``n`` the same after a layer norm. ``qkv``
@@ -36,16 +34,9 @@ def build(network: Any, shape: tuple[int, int, int], machine: Machine) -> Compil
     tokens, features = network.start.shape
     program = Program(machine, pixels=channels * height * width, classes=trunk.head.out_features)
     x = program.buffer(program.pixels)
-    room = Room(
-        tokens=tokens,
-        features=features,
-        h=program.buffer(tokens * features),
-        n=program.buffer(tokens * features),
-        qkv=program.buffer(3 * tokens * features),
-        looks=program.buffer(tokens * tokens),
-        out=program.buffer(tokens * features),
-        hidden=program.buffer(4 * tokens * features),
-    )
+    own = tokens * features
+    buffers = map(program.buffer, (own, own, 3 * own, tokens**2, own, 4 * own))
+    room = Room(tokens, features, *buffers)
     program.call(kernels.lanes_of, program.pixels, to=[x, program.images])
     program.call(kernels.fill, 2 * features, to=[room.h, program.constant(network.start[:2])])
     patches = Layer(
@@ -64,8 +55,7 @@ def build(network: Any, shape: tuple[int, int, int], machine: Machine) -> Compil
     _mlp(program, trunk.last.mlp, room, tokens=1)
     if isinstance(trunk.norm, torch.nn.LayerNorm):
         program.call(kernels.normalise, 1, features, trunk.norm.eps, to=[room.h, room.h])
-    head = dense(features, program.classes)
-    program.product(head, trunk.head.weight, trunk.head.bias, y=program.scores, x=room.h)
+    program.linear(trunk.head, y=program.scores, x=room.h)
     return program.compile()
 
 
@@ -74,8 +64,7 @@ def _attend(program: Program, block: Any, room: Room) -> None:
     tokens, features = room.tokens, room.features
     depth, registers = features // block.heads, program.machine.registers
     program.call(kernels.normalise, tokens, features, block.norm.eps, to=[room.n, room.h])
-    layer = dense(features, 3 * features, places=tokens)
-    program.product(layer, block.qkv.weight, block.qkv.bias, y=room.qkv, x=room.n)
+    program.linear(block.qkv, y=room.qkv, x=room.n, places=tokens)
     towards = Pairs(
         shape=(tokens, tokens, depth), a=(3 * features, 1), b=(3 * features, 1), c=tokens
     )
@@ -87,10 +76,7 @@ def _attend(program: Program, block: Any, room: Room) -> None:
         program.call(kernels.softmax, tokens, tokens, to=[room.looks])
         own = program.within(room.out, at)
         program.call(kernels.pairs, mixed, registers, to=[own, room.looks, v])
-    layer = dense(features, features, places=tokens, residual=True)
-    program.product(
-        layer, block.project.weight, block.project.bias, y=room.h, x=room.out, residual=room.h
-    )
+    program.linear(block.project, y=room.h, x=room.out, places=tokens, residual=room.h)
 
 
 def _attend_once(program: Program, block: Any, room: Room) -> None:
@@ -98,7 +84,7 @@ def _attend_once(program: Program, block: Any, room: Room) -> None:
     tokens, features = room.tokens, room.features
     depth, registers = features // block.heads, program.machine.registers
     program.call(kernels.normalise, tokens, features, block.norm.eps, to=[room.n, room.h])
-    program.product(dense(features, features), block.q.weight, block.q.bias, y=room.qkv, x=room.n)
+    program.linear(block.q, y=room.qkv, x=room.n)
     none, none_of_head = torch.zeros(features), torch.zeros(depth)
     seen, pooled = (program.within(room.qkv, i * features) for i in (1, 2))  # behind the query
     towards = Pairs(shape=(1, tokens, features), a=(features, 1), b=(features, 1), c=tokens)
@@ -111,17 +97,11 @@ def _attend_once(program: Program, block: Any, room: Room) -> None:
         program.call(kernels.pairs, mixed, registers, to=[pooled, room.looks, room.n])
         own = program.within(room.out, head * depth)
         program.product(dense(features, depth), block.v[head].T, none_of_head, y=own, x=pooled)
-    layer = dense(features, features, residual=True)
-    program.product(
-        layer, block.project.weight, block.project.bias, y=room.h, x=room.out, residual=room.h
-    )
+    program.linear(block.project, y=room.h, x=room.out, residual=room.h)
 
 
 def _mlp(program: Program, mlp: Any, room: Room, *, tokens: int) -> None:
     """The MLP of the first ``tokens`` tokens, added to ``room.h``."""
-    wide = mlp.fc1.out_features
     program.call(kernels.normalise, tokens, room.features, mlp.norm.eps, to=[room.n, room.h])
-    layer = dense(room.features, wide, places=tokens, activation="gelu")
-    program.product(layer, mlp.fc1.weight, mlp.fc1.bias, y=room.hidden, x=room.n)
-    layer = dense(wide, room.features, places=tokens, residual=True)
-    program.product(layer, mlp.fc2.weight, mlp.fc2.bias, y=room.h, x=room.hidden, residual=room.h)
+    program.linear(mlp.fc1, y=room.hidden, x=room.n, places=tokens, activation="gelu")
+    program.linear(mlp.fc2, y=room.h, x=room.hidden, places=tokens, residual=room.h)

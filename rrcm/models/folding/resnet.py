@@ -35,9 +35,7 @@ class Trunk(nn.Module):
         self.stem.weight /= encoder.std.double()
         self.maxpool = encoder.maxpool
         self.blocks = nn.Sequential(*(Block(b) for stage in encoder.stages for b in stage))
-        head = network.head
-        self.head = nn.Linear(head.in_features, head.out_features, dtype=torch.float64)
-        self.head.load_state_dict(network.head.state_dict())
+        self.head = copy.deepcopy(network.head).double()
 
     def forward(self, x: Tensor) -> Tensor:
         """Scores [B, K], computed in the precision that this module was cast to."""

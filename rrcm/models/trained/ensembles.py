@@ -131,8 +131,9 @@ def _alike(first: dict[str, Any], other: dict[str, Any], folder: Path) -> None:
 
 
 def pictures(config: dict[str, Any]) -> list[int]:
-    """The shape [C, H, W] of a classifier's pictures, from its ``config.json``."""
-    shape = config["model"]["shape"]
+    """The shape [C, H, W] of the pictures of a run or an ensemble, from its ``config.json``."""
+    first = config["members"][0] if "ensemble" in config else config
+    shape = first["model"]["shape"]
     return [shape["channels"], shape["image_size"], shape["image_size"]]
 
 
@@ -143,8 +144,8 @@ def save(
     *,
     code: dict[str, str],
     params: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Write an ensemble, ``model.safetensors`` and ``config.json``; returns the latter.
+) -> None:
+    """Write an ensemble, ``model.safetensors`` and ``config.json``.
 
     Weights and rule are both in ``model.safetensors``, whose SHA-256 identifies the function in
     votes files. ``config.json`` also keeps ``code``, file -> SHA-256, and ``params``.
@@ -161,63 +162,56 @@ def save(
     config = {key: configs[0][key] for key in ("classes", "sigma")} | {"ensemble": rule}
     config |= {"members": configs, "code": code, "params": params or {}}
     write_json(folder / "config.json", config)
-    return config
 
 
-def load(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """The inference form of a run or an ensemble, in float64, and its ``config.json``.
-
-    It maps (x, sigma) to scores and has `fix`, like the networks of rrcm/models/folding/.
+def load(folder: Path, *, trained: bool = False) -> tuple[nn.Module, dict[str, Any]]:
+    """A run or an ensemble, as `build` makes it, and its ``config.json``.
 
     Raises:
         CheckpointError: It is missing or damaged.
     """
-    config = read_config(folder)
-    return inference(rebuild(config, folder), config), config
+    config, path = read_config(folder), folder / "model.safetensors"
+    return build(config, checkpoint.load(path)[0], path, trained=trained), config
 
 
-def rebuild(
-    config: dict[str, Any], folder: Path, tensors: dict[str, Tensor] | None = None
+def build(
+    config: dict[str, Any],
+    tensors: dict[str, Tensor],
+    path: Path,
+    *,
+    trained: bool = False,
+    which: str = "",
 ) -> nn.Module:
-    """The run or ensemble of a ``config.json`` as trained, in evaluation mode, without gradients.
+    """The run or ensemble of a ``config.json``, with the weights ``tensors`` of the file ``path``.
 
-    ``tensors`` are its weights, by default those in ``folder``; errors name ``folder``.
+    In evaluation mode, without gradients: as ``trained``, or for inference, in float64, as by
+    `folded`. It maps (x, sigma) to scores and has `fix`. ``which`` part of the file it is, for
+    errors.
 
     Raises:
-        CheckpointError: ``config`` or the weights are missing or damaged.
+        CheckpointError: ``config`` is damaged, or the weights are of another network.
         ConfigError: ``config`` has keys of another version.
     """
-    path, where = folder / "model.safetensors", str(folder / "config.json")
-    cfg, members = None, [config]
+    where = str(path.with_name("config.json"))
+    if "ensemble" not in config:
+        network = classifier.described(config, where=where)
+        checkpoint.restore(network, tensors, source=f"{path}{which}")
+        return network if trained else folded(network, config)
     try:
-        if "ensemble" in config:
-            cfg = parse(config["ensemble"], Ensemble, where=f"{where}: ensemble")
-            members = [*config["members"]]
+        cfg = parse(config["ensemble"], Ensemble, where=f"{where}: ensemble")
+        members = [*enumerate(config["members"], start=1)]
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{where}: damaged ({error!r})") from None
-    networks = [classifier.described(member, where=where) for member in members]
-    if tensors is None:
-        tensors, _ = checkpoint.load(path)
-    if cfg is None:
-        checkpoint.restore(networks[0], tensors, source=str(path))
-        return networks[0]
-    for place, network in enumerate(networks, start=1):
-        own = within(tensors, f"{place}.")
-        checkpoint.restore(network, own, source=f"{path}: member {place}")
-    return EnsembleClassifier([*networks], cfg).eval()
+    networks = [
+        build(one, within(tensors, f"{i}."), path, trained=trained, which=f": member {i}")
+        for i, one in members
+    ]
+    return EnsembleClassifier(networks, cfg).eval()
 
 
 def within(tensors: dict[str, Tensor], start: str) -> dict[str, Tensor]:
     """The tensors whose names begin with ``start``, without that part of the name."""
     return {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}
-
-
-def inference(network: nn.Module, config: dict[str, Any]) -> nn.Module:
-    """The inference form of a run or an ensemble, from rrcm/models/folding/, in float64."""
-    if not isinstance(network, EnsembleClassifier):
-        return folded(network, config)
-    pairs = zip(network.members, config["members"], strict=True)
-    return EnsembleClassifier([folded(*pair) for pair in pairs], network.cfg).eval()
 
 
 def folded(network: nn.Module, config: dict[str, Any]) -> nn.Module:

@@ -67,7 +67,7 @@ class PurifiedClassifier(Exact):
         local: Local,
         copies: Tensor | None,
     ) -> None:
-        """Combine parts that `rebuild` has checked against each other.
+        """Combine parts that `build` has checked against each other.
 
         ``classifier`` maps pixels to scores; ``copies`` is the fixed noise [m, C, H, W] or None.
         """
@@ -220,7 +220,7 @@ def save(
     }
     made_with = {k: v for config in configs for k, v in config.pop("params", {}).items()}
     config = {
-        "classes": configs[1].get("classes"),  # `rebuild` refuses none
+        "classes": configs[1].get("classes"),  # `build` refuses none
         "sigma": cfg.sigma,
         "pictures": [*pictures],
         "purified": {key: value for key, value in asdict(cfg).items() if key in FUNCTION},
@@ -231,8 +231,8 @@ def save(
         "params": made_with | (params or {}),
     }
     if cfg.local.copies and cfg.local.fixed:
-        tensors["local"] = _copies(cfg.local, ensembles.pictures(_first(configs[1])))
-    rebuild(config, folder, tensors)
+        tensors["local"] = _copies(cfg.local, ensembles.pictures(configs[1]))
+    build(config, tensors, folder / "model.safetensors")
     kept = ("pictures", "purified", "denoiser", "classifier")
     function = json.dumps([config[key] for key in kept], sort_keys=True)
     checkpoint.save(folder / "model.safetensors", tensors, {"purified": function})
@@ -247,50 +247,42 @@ def about(root: Path, run: str) -> dict[str, Any]:
     return {"weights": sha256(folder / "model.safetensors"), "params": params}
 
 
-def load(folder: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """A run, an ensemble or a purified classifier for inference, and its ``config.json``.
+def load(folder: Path, *, trained: bool = False) -> tuple[nn.Module, dict[str, Any]]:
+    """A run, an ensemble or a purified classifier, and its ``config.json``.
 
-    It maps (x, sigma) to scores, or (x, sigma, z) if it has ``normals``, and has `fix`.
+    It maps (x, sigma) to scores, or (x, sigma, z) if it has ``normals``, and has `fix`. Its
+    classifier is as ``trained``, or for inference (`ensembles.build`).
 
     Raises:
         CheckpointError: It is missing or damaged.
     """
-    config = read_config(folder)
+    config, path = read_config(folder), folder / "model.safetensors"
     if "purified" not in config:
-        return ensembles.load(folder)
-    return rebuild(config, folder), config
+        return ensembles.load(folder, trained=trained)
+    return build(config, checkpoint.load(path)[0], path, trained=trained), config
 
 
-def rebuild(
-    config: dict[str, Any],
-    folder: Path,
-    tensors: dict[str, Tensor] | None = None,
-    *,
-    trained: bool = False,
+def build(
+    config: dict[str, Any], tensors: dict[str, Tensor], path: Path, *, trained: bool = False
 ) -> PurifiedClassifier:
-    """The function of a ``config.json``, with the classifier as trained or in inference form.
-
-    ``tensors`` are its weights, by default those in ``folder``, which errors name.
+    """The purified classifier of a ``config.json``, as of `load`, with the weights of ``path``.
 
     Raises:
-        CheckpointError: ``config`` or the weights are missing or damaged.
+        CheckpointError: ``config`` is damaged, or the weights are of another network.
         ConfigError: The parts do not fit together.
     """
-    path = folder / "model.safetensors"
-    if tensors is None:
-        tensors, _ = checkpoint.load(path)
     try:
         purified_config, sigma = config["purified"], config["classifier"]["sigma"]
         local = parse(purified_config["local"], Local, where="purified: local")
         _, _, _ = before = config["pictures"]
-        after = ensembles.pictures(_first(config["classifier"]))
+        after = ensembles.pictures(config["classifier"])
         purifier = registry.load("purifiers", purified_config["purifier"])
         votes = purified_config["votes"]
         constants = parse(purified_config["purify"], purifier.Config, where="purified: purify")
         clean = config["denoiser"]
         channels = clean["shape"]["channels"]
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{folder / 'config.json'}: damaged ({error!r})") from None
+        raise CheckpointError(f"{path.with_name('config.json')}: damaged ({error!r})") from None
     asked = purifier.normals(constants)
     _fits(before, after, channels, local, votes, asked)
     behind = denoiser.build(clean, ensembles.within(tensors, "denoiser."), source=str(path))
@@ -306,11 +298,8 @@ def rebuild(
         behind.network = Precise(behind.network)
     else:
         behind = Precise(behind)
-    network: Any = ensembles.rebuild(
-        config["classifier"], folder, ensembles.within(tensors, "classifier.")
-    )
-    if not trained:
-        network = ensembles.inference(network, config["classifier"])
+    own = ensembles.within(tensors, "classifier.")
+    network: Any = ensembles.build(config["classifier"], own, path, trained=trained)
     fields = votes * (asked + (0 if local.fixed else local.copies))
     return PurifiedClassifier(
         purifier.Purifier(behind, constants),
@@ -351,8 +340,3 @@ def _copies(local: Local, shape: list[int]) -> Tensor:
     return streams.gaussian(
         local.seed, torch.zeros_like(draws), draws, tuple(shape), stream=streams.LOCAL
     )
-
-
-def _first(config: dict[str, Any]) -> dict[str, Any]:
-    """The ``config.json`` of a run, or of an ensemble's first member."""
-    return config["members"][0] if "ensemble" in config else config

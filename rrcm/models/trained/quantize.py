@@ -10,6 +10,7 @@ at most 64 (``reduce_range``), so that the integers are the same on every proces
 processor adds two products in 16 bits and saturates, and 2 x 255 x 64 < 2^15.
 """
 
+import copy
 from collections.abc import Collection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +29,7 @@ def float16(model: ModelProto, ends: Collection[str] = ("scores",)) -> ModelProt
 
     Inputs, and nodes after ``ends``, stay float32. Constants are computed as before, then rounded.
     """
-    half = _copy(model)
+    half = copy.deepcopy(model)
     graph = half.graph
     floats = {v.name for v in graph.value_info if v.type.tensor_type.elem_type == TensorProto.FLOAT}
     floats |= {t.name for t in graph.initializer if t.data_type == TensorProto.FLOAT}
@@ -66,7 +67,7 @@ def int8(model: ModelProto, pixels: np.ndarray) -> ModelProto:
         model: Its only input is ``x``; linear layers are Gemm nodes of constant weights.
         pixels: Noisy images as the network will see them, float32 [N, C, H, W].
     """
-    folded = _copy(model)
+    folded = copy.deepcopy(model)
     add_pre_process_metadata(folded)  # else it advises to optimise the model before
     with TemporaryDirectory() as folder:
         path = Path(folder) / "int8.onnx"
@@ -97,12 +98,6 @@ class _Chunks:
 
 def _cast(name: str, to: str, kind: int) -> NodeProto:
     return helper.make_node("Cast", [name], [to], to=kind)
-
-
-def _copy(model: ModelProto) -> ModelProto:
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    return copy
 
 
 def _with(model: ModelProto, nodes: list[NodeProto]) -> ModelProto:
