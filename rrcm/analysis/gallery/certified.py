@@ -1,35 +1,35 @@
 """A page of certified pictures: votes, answers, radii, and noisy copies that were drawn."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.gallery import pages
-from rrcm.analysis.gallery.pages import Card, Cards, by
+from rrcm.analysis.gallery.pages import Card, Cards
+from rrcm.analysis.presentation.votes import COPIES, copies, most
 from rrcm.certification.certify import DOWN, printed
-from rrcm.certification.sampling import drawing, voting
-from rrcm.certification.sampling.batching import Job, Piece
-from rrcm.certification.votes.counts import ABSTAIN, ImageVotes, Rule
+from rrcm.certification.sampling import drawing
+from rrcm.certification.votes.counts import ABSTAIN, ImageVotes
 from rrcm.certification.votes.records import Header, Row
-from rrcm.core import progress, registry
+from rrcm.core import progress
 from rrcm.core.errors import CertificateError, printable
 from rrcm.core.labels import NO_CLASS, UNKNOWN
 from rrcm.data.splits.shards import Split
 from rrcm.inference.backend import Backend
 
-COPIES = 8  # the first draws, of each picture of the first page
-SHOWN = 5  # classes whose votes are shown
 PLACES = 4  # decimals of a radius
 TENFOLD = 10  # so much more and less n and alpha radii are estimated at
+BLIND: Any = SimpleNamespace(classes=[""], device=torch.device("cpu"), normals=())  # no classifier
+BLIND.scores = lambda noisy, _: torch.zeros(len(noisy), 1)
 
 
 def write(
@@ -44,21 +44,17 @@ def write(
         backend: As of `cards`.
         files: Names of images by their index; others are called by that.
     """
-    order, kinds = informative(entry.table), entry.table.apply(verdict, axis=1)
+    order, counts = informative(entry.table), entry.table.apply(verdict, axis=1).value_counts()
     card = cards(entry, split, order, backend=backend, files=files)
-    shown = {"counts": kinds.value_counts(), "classified": backend is not None}
-    return pages.write(path, "certified", [entry], order, card, **shown)
+    return pages.write(path, "certified", [entry], order, card, counts=counts)
 
 
 def informative(table: pd.DataFrame) -> list[int]:
     """Row numbers of a table of certificates, the most informative first, as the page says."""
     table = table.reset_index(drop=True)
-    verdicts = table.apply(verdict, axis=1)
-    wrong, none = table[verdicts == "wrong"], table[verdicts == "abstained"]
-    others = table[~verdicts.isin(["wrong", "abstained"])]
-    far, near = by(others, "radius", ascending=False), by(others, "radius")
-    ranked = by(wrong, "radius", ascending=False), by(none, "p_A", ascending=False), near, far
-    return pages.in_turn(*ranked)
+    kinds = table.apply(verdict, axis=1).replace("answered", "right")
+    near, far = ("right", "radius"), ("right", "-radius")
+    return pages.in_turn(table, kinds, ("wrong", "-radius"), ("abstained", "-p_A"), near, far)
 
 
 def verdict(line: Any) -> str:
@@ -78,9 +74,8 @@ def cards(
     """
     assert entry.votes is not None
     (header, rows), lines = entry.votes, entry.table.to_dict("records")
-    place = {idx: place for place, idx in enumerate(split.idx.tolist())}
-    first = [(rows[i], place[rows[i].idx]) for i in order[: pages.MOST]]
-    drawn, radii = _copies(header, split, first, backend), _estimated(entry)
+    radii = _estimated(entry)
+    drawn = _copies(header, [rows[i] for i in order[: pages.MOST]], split, backend)
 
     def card(i: int, on_first: bool) -> Card:
         idx = rows[i].idx
@@ -89,7 +84,7 @@ def cards(
             "name": printable(files.get(idx, f"image {idx}")),
             "label": named(header, rows[i].label),
             "radius": lines[i]["radius"],
-            "shots": [["", pages.encoded(split.pixels(place[idx]), first=on_first)]],
+            "shots": [["", pages.encoded(*split.pixels(split.idx == idx), first=on_first)]],
             "said": [answer(rows[i], lines[i], header)],
             "copies": drawn[idx] if on_first else [],
             "radii": radii(rows[i]),
@@ -102,8 +97,7 @@ def answer(row: Row, line: dict[Any, Any], header: Header) -> dict[str, Any]:
     """What a classifier says of an image, as a part of its card."""
     votes = row.votes(len(header.classes))
     last = votes.counts[-1] if votes.draws else votes.selection
-    first = sorted(range(len(last)), key=lambda c: -last[c])[:SHOWN]
-    drawn = f"{int(last.sum()):,} draws"
+    drawn = f"{last.sum():,} draws"
     if votes.draws:
         drawn += f" bound the probability of the class, at least {places(line['p_A'])}"
     clean = named(header, line.get("clean", ABSTAIN))
@@ -112,9 +106,11 @@ def answer(row: Row, line: dict[Any, Any], header: Header) -> dict[str, Any]:
         "verdict": verdict(line),
         "radius": "" if line["predict"] == ABSTAIN else places(line["radius"]),
         "draws": int(last.sum()),
-        "votes": [[named(header, c), int(last[c])] for c in first if last[c]],
-        "more": [f"without noise {clean}"] * bool(clean)
-        + [f"{drawn}; the rule stopped: {printable(row.stop)}"],
+        "votes": [(named(header, c), votes) for c, votes in most(last)],
+        "more": [
+            clean and f"without noise {clean}",
+            f"{drawn}; the rule stopped: {printable(row.stop)}",
+        ],
     }
 
 
@@ -135,81 +131,52 @@ def _estimated(entry: Entry) -> Callable[[Row], list[list[str]]]:
     as by the rule ``none``. An estimate, and no certificate; rounded down.
     """
     assert entry.votes is not None
-    header, certificate = entry.votes[0], registry.load("certificates", entry.certificate)
-    alpha = entry.alpha or header.alpha
+    header, alpha = entry.votes[0], entry.alpha or entry.votes[0].alpha
     ns = sorted({max(1, header.n // TENFOLD), header.n, header.n * TENFOLD})
     alphas = sorted({alpha / TENFOLD, alpha, min(0.5, alpha * TENFOLD)})
+    judged = dataclasses.replace(header, certificate=entry.certificate, stop="none", stopping={})
 
     @cache
-    def rule(n: int, alpha: float) -> tuple[Rule, float]:
-        asked = dataclasses.replace(header, n=n, alpha=alpha, stop="none", stopping={})
-        return asked.rule(), asked.alpha_left(alpha)
-
-    def radius(votes: ImageVotes, alpha: float) -> str:
+    def radius(n: int, hits: int, other: int, alpha: float) -> str:
+        counts = np.array([[hits, min(n - hits, other)]])
+        votes = ImageVotes(idx=0, selection=np.array([1, 0]), draws=(n,), counts=counts)
         try:
-            judge, left = rule(votes.draws[-1], alpha)
+            rule = dataclasses.replace(judged, n=n, alpha=alpha).rule()
         except CertificateError:  # alpha is spent on the noise
             return "abstains"
-        got = certificate.certify(votes, judge, sigma=header.sigma, alpha=left)
-        return "abstains" if got.label == ABSTAIN else places(got.radius)
+        found = rule.claim.radius(votes, rule)
+        return places(found) if found else "abstains"
 
-    @cache
-    def radii(drawn: int, hits: int, other: int) -> list[list[str]]:
-        table = [["n", *(f"α = {alpha}" for alpha in alphas)]]
-        for n in ns:
-            k = hits * n // drawn
-            counts = np.array([[k, min(n - k, -(-other * n // drawn))]])
-            votes = ImageVotes(idx=0, selection=np.array([1, 0]), draws=(n,), counts=counts)
-            table.append([f"{n:,}", *(radius(votes, alpha) for alpha in alphas)])
-        return table
-
-    def of(row: Row) -> list[list[str]]:
+    def table(row: Row) -> list[list[str]]:
         votes = row.votes(len(header.classes))
         if not votes.draws or header.classes[votes.c_A] == NO_CLASS:
             return []
-        return radii(*votes.history(votes.c_A)[-1], int(votes.runner_up[-1]))
+        (drawn, hits), other = votes.history(votes.c_A)[-1], int(votes.runner_up[-1])
+        lines = [["n", *(f"α = {alpha}" for alpha in alphas)]]
+        for n in ns:
+            share = hits * n // drawn, -(-other * n // drawn)
+            lines.append([f"{n:,}", *(radius(n, *share, alpha) for alpha in alphas)])
+        return lines
 
-    return of
+    return table
 
 
 def _copies(
-    header: Header, split: Split, images: Sequence[tuple[Row, int]], backend: Backend | None
+    header: Header, rows: list[Row], split: Split, backend: Backend | None
 ) -> dict[int, list[tuple[str, str]]]:
-    """The first copies that were drawn of rows at places of ``split``, by index: pixels and class.
-
-    By the code that counted the votes. The class is empty without ``backend``.
-    """
-    found: dict[int, list[tuple[str, str]]] = {row.idx: [] for row, _ in images}
-    pieces = []
-    for row, place in images:
-        drawn = sum(row.n0.values()) + (row.looks[-1][0] if row.looks else 0)
-        if drawn:
-            pieces.append(Piece(Job(row=place, bounds=()), 0, 0, min(COPIES, drawn)))
-
-    noise, size = voting.noise(header, split), header.batch
-
-    def classify(some: list[Piece]) -> int:
-        rows = [one.job.row for one in some for _ in range(one.size)]
-        owners = iter(split.idx[rows].tolist())
-
-        def look(noisy: Tensor, _: Tensor | None, scores: Tensor) -> None:
-            classes = scores.argmax(1).tolist() if backend else [ABSTAIN] * len(noisy)
-            for x, c, idx in zip(noisy.cpu().numpy(), classes, owners, strict=False):
-                shot = pages.encoded(x, first=True, sampled=True)
-                found[idx].append((shot, named(header, c)))
-
-        if backend:
-            voting.counter(backend, split, noise=noise, batch_size=size, look=look)(some)
-        else:
-            x, draws = split.pixels(np.array(rows)), [d for one in some for d in range(one.size)]
-            keys = torch.from_numpy(split.idx[rows]), torch.tensor(draws)
-            look(noisy := noise.noisy(torch.from_numpy(x), *keys), None, noisy)
-        return len(some)
-
-    each = max(1, size // COPIES)  # pieces of a batch
-    tasks = [pieces[first : first + each] for first in range(0, len(pieces), each)]
-    with ThreadPoolExecutor(drawing.workers()) as pool:
-        with progress.bar(len(pieces), 0, "page", " images", delay=2.0) as bar:
-            for done in pool.map(classify, tasks):
-                bar.update(done)
-    return found
+    """The copies of ``rows`` by index, as `cards` has them."""
+    place = {idx: place for place, idx in enumerate(split.idx.tolist())}
+    drawn = [(row.votes(len(header.classes)), place[row.idx]) for row in rows]
+    many = [(at, int(votes.selection.sum() + sum(votes.draws[-1:]))) for votes, at in drawn]
+    each, found = max(1, header.batch // COPIES), list[list[tuple[str, str]]]()
+    batches = [many[first : first + each] for first in range(0, len(many), each)]
+    encoded = partial(pages.encoded, first=True, sampled=True)
+    counted = partial(copies, header, split, backend=backend or BLIND, encoded=encoded)
+    with (
+        ThreadPoolExecutor(drawing.workers()) as pool,
+        progress.bar(len(rows), 0, "page", " images", delay=2.0) as bar,
+    ):
+        for some in pool.map(counted, batches):
+            found += [[(x, named(header, c) * bool(backend)) for x, c in one] for one in some]
+            bar.update(len(some))
+    return {row.idx: one for row, one in zip(rows, found, strict=True)}
