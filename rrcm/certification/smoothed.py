@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from rrcm.certification.answers import Answer, Answers
 from rrcm.certification.attacking import judging, search
 from rrcm.certification.attacking.candidates import pools
 from rrcm.certification.attacking.expected import Expected, threads_restored
+from rrcm.certification.attacking.judging import Finder
 from rrcm.certification.attacking.search import Search
 from rrcm.certification.sampling import drawing, replay, store
 from rrcm.certification.sampling.journal import InMemoryJournal
@@ -48,7 +49,6 @@ ATTACKED = {  # what answers and the attacked classifier have in common
 }
 SEVERAL = 16  # pictures that show whether a single score is a probability
 Labels = Sequence[int] | np.ndarray | Tensor | None
-Made = TypeVar("Made")
 
 
 SEARCH = Search()
@@ -203,21 +203,12 @@ class Certifier:
             DataError: A label is unknown, or ``answers`` are of another classifier or other images.
         """
         how = Search(copies=copies, steps=steps, restarts=restarts)
-        radii = None if radii is None else _sorted(radii)
+
+        def finder(smoothed: Smoothed, split: Split) -> Finder:
+            return search.finder(search.differentiable(smoothed, split), how)
+
         settings = {"n": n, "n0": n0, "alpha": alpha}
-        with threads_restored():
-            smoothed, split, answers, network = self._prepared(
-                images, labels, answers, search.differentiable, settings, radii, progress
-            )
-            return judging.judged(
-                smoothed,
-                split,
-                answers,
-                search.finder(network, how),
-                radii=reach.shown(answers.header) if radii is None else radii,
-                path=None if path is None else Path(path),
-                shown=progress,
-            )
+        return self._attacked(images, labels, answers, finder, settings, radii, path, progress)
 
     @arguments.checked("images", "labels", "candidates")
     def judge(
@@ -245,19 +236,12 @@ class Certifier:
         Raises:
             DataError: Candidates are not of the images, or not pixels in [0, 1].
         """
+
+        def finder(smoothed: Smoothed, split: Split) -> Finder:
+            return judging.candidates(pools(smoothed, split, candidates))
+
         settings = {"n": n, "n0": n0, "alpha": alpha}
-        radii = None if radii is None else _sorted(radii)
-
-        def collected(smoothed: Smoothed, split: Split) -> dict[int, list[np.ndarray]]:
-            return pools(smoothed, split, candidates)
-
-        with threads_restored():
-            smoothed, split, answers, found = self._prepared(
-                images, labels, answers, collected, settings, radii, progress
-            )
-            place = None if path is None else Path(path)
-            how: dict[str, Any] = {"radii": [], "path": place, "shown": progress}
-            return judging.judged(smoothed, split, answers, judging.candidates(found), **how)
+        return self._attacked(images, labels, answers, finder, settings, radii, path, progress)
 
     @arguments.checked()
     def expected(self, *, copies: int = SEARCH.copies, seed: int = 0) -> nn.Module:
@@ -271,31 +255,39 @@ class Certifier:
         """
         return Expected(self, copies=Search(copies=copies).copies, seed=seed)
 
-    def _prepared(
+    def _attacked(
         self,
         images: Any,
         labels: Labels,
         answers: Answers | None,
-        ready: Callable[["Smoothed", Split], Made],
+        finder: Callable[["Smoothed", Split], Finder],
         settings: dict[str, Any],
-        radii: list[float] | None,
+        radii: Sequence[float] | None,
+        path: str | Path | None,
         progress: bool,
-    ) -> "tuple[Smoothed, Split, Answers, Made]":
-        """What is attacked, its answers, and what ``ready`` makes before any are drawn."""
-        smoothed, split = self._fitted(images, labels)
-        if answers is not None:
-            for name, value in settings.items():
-                require(value is None, f"{name}: the answers have theirs; give one or the other")
-            answers, split = judging.together(answers, split)
-        made = ready(smoothed, split)
-        if answers is None:
-            pixels, settings = np.asarray(split.images), settings | {"progress": progress}
-            answers = smoothed.certify(pixels, labels=split.labels, radii=radii, **settings)
-        here = smoothed.header(split)
-        for name, what in ATTACKED.items():
-            if getattr(answers.header, name) != getattr(here, name):
-                raise DataError(f"attack: the answers are of {what}")
-        return smoothed, split, answers, made
+    ) -> Answers:
+        """The answers, with what is found by ``finder``, which is made before any are drawn."""
+        radii = None if radii is None else _sorted(radii)
+        with threads_restored():
+            smoothed, split = self._fitted(images, labels)
+            if answers is not None:
+                for name, value in settings.items():
+                    given_twice = f"{name}: the answers have theirs; give one or the other"
+                    require(value is None, given_twice)
+                answers, split = judging.together(answers, split)
+            made = finder(smoothed, split)
+            if answers is None:
+                pixels, settings = np.asarray(split.images), settings | {"progress": progress}
+                answers = smoothed.certify(pixels, labels=split.labels, radii=radii, **settings)
+            here = smoothed.header(split)
+            for name, what in ATTACKED.items():
+                if getattr(answers.header, name) != getattr(here, name):
+                    raise DataError(f"attack: the answers are of {what}")
+            radii = reach.shown(answers.header) if radii is None else radii
+            kept = None if path is None else Path(path)
+            return judging.judged(
+                smoothed, split, answers, made, radii=radii, path=kept, shown=progress
+            )
 
     @arguments.checked("image")
     def answer(

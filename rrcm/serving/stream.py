@@ -36,8 +36,8 @@ def watch(smoothed: Smoothed, image: np.ndarray, seed: int, tell: Tell) -> Watch
     """Tell the picture and its first noisy copies with their classes; what tells each look."""
     split, draws = smoothed.split([image]), dataclasses.replace(smoothed.draws, seed=seed)
     header = dataclasses.replace(smoothed, draws=draws).header(split)
-    how = {"backend": smoothed.backend, "encoded": ENCODED}
-    (copies,) = votes.copies(header, split, [(0, votes.COPIES)], **how)
+    first = {0: votes.COPIES}
+    copies = votes.copies(header, split, first, backend=smoothed.backend, encoded=ENCODED)[0]
     tell("picture", {"image": ENCODED(*split.pixels()), "copies": copies})
 
     def look(drawn: ImageVotes, radius: float) -> None:

@@ -2,25 +2,21 @@
 
 import dataclasses
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.gallery import pages
 from rrcm.analysis.gallery.pages import Card, Cards
-from rrcm.analysis.presentation.votes import COPIES, copies, most
+from rrcm.analysis.presentation.votes import copies, most
 from rrcm.certification.certify import DOWN, printed
-from rrcm.certification.sampling import drawing
 from rrcm.certification.votes.counts import ABSTAIN, ImageVotes
 from rrcm.certification.votes.records import Header, Row
-from rrcm.core import progress
 from rrcm.core.errors import CertificateError, printable
 from rrcm.core.labels import NO_CLASS, UNKNOWN
 from rrcm.data.splits.shards import Split
@@ -28,8 +24,6 @@ from rrcm.inference.backend import Backend
 
 PLACES = 4  # decimals of a radius
 TENFOLD = 10  # so much more and less n and alpha radii are estimated at
-BLIND: Any = SimpleNamespace(classes=[""], device=torch.device("cpu"), normals=())  # no classifier
-BLIND.scores = lambda noisy, _: torch.zeros(len(noisy), 1)
 
 
 def write(
@@ -37,12 +31,8 @@ def write(
 ) -> list[Path]:
     """Write the page of ``entry``, and further ones as by `pages.write`; return their paths.
 
-    Args:
-        path: The first page.
-        entry: With its votes, and the columns of `certify.certify` in its table.
-        split: Has all its images.
-        backend: As of `cards`.
-        files: Names of images by their index; others are called by that.
+    The entry has its votes, and the columns of `certify.certify` in its table; ``split`` has all
+    its images, and ``files`` names of some by their index. For ``backend`` see `cards`.
     """
     order, counts = informative(entry.table), entry.table.apply(verdict, axis=1).value_counts()
     card = cards(entry, split, order, backend=backend, files=files)
@@ -69,13 +59,18 @@ def cards(
 ) -> Cards:
     """Cards of rows of ``entry``, whose page has them in ``order``.
 
-    Those of the first page have the first `COPIES` noisy copies that were drawn, with the class of
-    each by the ``backend`` that voted; without it they are shown without their classes.
+    Those of the first page have the first noisy `copies` that were drawn, with the class of each by
+    the ``backend`` that voted; without it they are shown without their classes.
     """
     assert entry.votes is not None
     (header, rows), lines = entry.votes, entry.table.to_dict("records")
     radii = _estimated(entry)
-    drawn = _copies(header, [rows[i] for i in order[: pages.MOST]], split, backend)
+    drawn = {
+        rows[i].idx: sum(rows[i].n0.values()) + sum(n for n, _ in rows[i].looks[-1:])
+        for i in order[: pages.MOST]
+    }
+    encoded = partial(pages.encoded, first=True, sampled=True)
+    noisy = copies(header, split, drawn, backend=backend, encoded=encoded)
 
     def card(i: int, on_first: bool) -> Card:
         idx = rows[i].idx
@@ -86,7 +81,7 @@ def cards(
             "radius": lines[i]["radius"],
             "shots": [["", pages.encoded(*split.pixels(split.idx == idx), first=on_first)]],
             "said": [answer(rows[i], lines[i], header)],
-            "copies": drawn[idx] if on_first else [],
+            "copies": [(shot, named(header, c)) for shot, c in noisy.get(idx, [])],
             "radii": radii(rows[i]),
         }
 
@@ -100,17 +95,14 @@ def answer(row: Row, line: dict[Any, Any], header: Header) -> dict[str, Any]:
     drawn = f"{last.sum():,} draws"
     if votes.draws:
         drawn += f" bound the probability of the class, at least {places(line['p_A'])}"
-    clean = named(header, line.get("clean", ABSTAIN))
+    clean, why = named(header, line.get("clean", ABSTAIN)), printable(row.stop)
     return {
         "answer": named(header, line["predict"]),
         "verdict": verdict(line),
         "radius": "" if line["predict"] == ABSTAIN else places(line["radius"]),
         "draws": int(last.sum()),
         "votes": [(named(header, c), votes) for c, votes in most(last)],
-        "more": [
-            clean and f"without noise {clean}",
-            f"{drawn}; the rule stopped: {printable(row.stop)}",
-        ],
+        "more": [clean and f"without noise {clean}", f"{drawn}; the rule stopped: {why}"],
     }
 
 
@@ -140,11 +132,10 @@ def _estimated(entry: Entry) -> Callable[[Row], list[list[str]]]:
     def radius(n: int, hits: int, other: int, alpha: float) -> str:
         counts = np.array([[hits, min(n - hits, other)]])
         votes = ImageVotes(idx=0, selection=np.array([1, 0]), draws=(n,), counts=counts)
-        try:
+        found = 0.0
+        with suppress(CertificateError):  # alpha is spent on the noise
             rule = dataclasses.replace(judged, n=n, alpha=alpha).rule()
-        except CertificateError:  # alpha is spent on the noise
-            return "abstains"
-        found = rule.claim.radius(votes, rule)
+            found = rule.claim.radius(votes, rule)
         return places(found) if found else "abstains"
 
     def table(row: Row) -> list[list[str]]:
@@ -159,24 +150,3 @@ def _estimated(entry: Entry) -> Callable[[Row], list[list[str]]]:
         return lines
 
     return table
-
-
-def _copies(
-    header: Header, rows: list[Row], split: Split, backend: Backend | None
-) -> dict[int, list[tuple[str, str]]]:
-    """The copies of ``rows`` by index, as `cards` has them."""
-    place = {idx: place for place, idx in enumerate(split.idx.tolist())}
-    drawn = [(row.votes(len(header.classes)), place[row.idx]) for row in rows]
-    many = [(at, int(votes.selection.sum() + sum(votes.draws[-1:]))) for votes, at in drawn]
-    each, found = max(1, header.batch // COPIES), list[list[tuple[str, str]]]()
-    batches = [many[first : first + each] for first in range(0, len(many), each)]
-    encoded = partial(pages.encoded, first=True, sampled=True)
-    counted = partial(copies, header, split, backend=backend or BLIND, encoded=encoded)
-    with (
-        ThreadPoolExecutor(drawing.workers()) as pool,
-        progress.bar(len(rows), 0, "page", " images", delay=2.0) as bar,
-    ):
-        for some in pool.map(counted, batches):
-            found += [[(x, named(header, c) * bool(backend)) for x, c in one] for one in some]
-            bar.update(len(some))
-    return {row.idx: one for row, one in zip(rows, found, strict=True)}
