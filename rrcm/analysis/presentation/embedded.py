@@ -7,7 +7,6 @@ from pathlib import Path
 
 import jinja2
 import numpy as np
-from markupsafe import Markup
 from PIL import Image
 
 LAYOUT = Path(__file__).with_name("embedded.html.jinja")
@@ -25,7 +24,7 @@ def page(template: Path, **shown: object) -> str:
         loader=folders, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     _, _, style = REPORT.read_text(encoding="utf-8").partition("<style>\n")
-    shown |= {"report": Markup(style.partition("</style>")[0]), "digest": _digest}
+    shown |= {"report": style.partition("</style>")[0], "digest": _digest}
     return environment.get_template(template.name).render(shown)
 
 
