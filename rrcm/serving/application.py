@@ -8,20 +8,28 @@ once.
 """
 
 import logging
+from pathlib import Path
 from typing import Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
 from fastapi_offline import FastAPIOffline
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from rrcm.analysis.presentation import embedded
 from rrcm.certification.sampling import store
 from rrcm.certification.smoothed import Smoothed
 from rrcm.core.errors import DataError, RrcmError
 from rrcm.core.schema import listed
-from rrcm.serving import bearer, page, stream, upload
+from rrcm.serving import bearer, stream, upload
 from rrcm.serving.endpoints import Service, Terms
 from rrcm.serving.schemas import Health, Problem, Reply
 
@@ -34,6 +42,7 @@ REASONS = {
     500: "The classifier failed",
     503: "Too many requests are waiting, or the time was up before the computation began",
 }
+PAGE = Path(__file__).with_name("page.html.jinja")
 LEFT = 499  # status in the log if the client closed its connection
 LOG = logging.getLogger(__name__)
 
@@ -94,8 +103,9 @@ def app(smoothed: Smoothed, *, name: str, terms: Terms) -> FastAPI:
         summary="The same, with the votes as they are drawn",
         **takes_pictures,
     )
-    shown = page.response(root_path=root_path, docs=not terms.tokens)
-    api.add_api_route("/", lambda: shown, include_in_schema=False)
+    html = embedded.page(PAGE, root=root_path, docs=not terms.tokens)
+    page = HTMLResponse(html, headers={"Content-Security-Policy": "frame-ancestors 'none'"})
+    api.add_api_route("/", lambda: page, include_in_schema=False)
     api.add_api_route("/health", service.health, response_model=Health, summary="How it is doing")
     api.add_api_route(
         "/model", service.model, summary="What defines an answer", dependencies=guarded

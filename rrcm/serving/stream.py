@@ -10,23 +10,21 @@ import json
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import numpy as np
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
-from rrcm.analysis.presentation import embedded
+from rrcm.analysis.presentation import embedded, votes
 from rrcm.certification.certify import floor
-from rrcm.certification.sampling import watched
 from rrcm.certification.sampling.watched import Watch
 from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes.counts import ImageVotes
 from rrcm.serving.schemas import Reply
 
-COPIES = 8  # the first draws
-SHOWN = 5  # classes whose votes are told
-QUALITY = 90  # of pictures that are stored with loss
+ENCODED = partial(embedded.webp, side=512)
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx passes on each event
 FAILED = "the classifier failed; the server's log says why"
 LOG = logging.getLogger(__name__)
@@ -38,15 +36,13 @@ def watch(smoothed: Smoothed, image: np.ndarray, seed: int, tell: Tell) -> Watch
     """Tell the picture and its first noisy copies with their classes; what tells each look."""
     split, draws = smoothed.split([image]), dataclasses.replace(smoothed.draws, seed=seed)
     header = dataclasses.replace(smoothed, draws=draws).header(split)
-    drawn = watched.copies(smoothed.backend, header, split, {0: COPIES})
-    copies = [[embedded.webp(noisy, quality=QUALITY), label] for _, noisy, label in drawn]
-    (pixels,) = split.pixels(np.array([0]))
-    tell("picture", {"image": embedded.webp(pixels, quality=QUALITY), "copies": copies})
+    first = {0: votes.COPIES}
+    copies = votes.copies(header, split, first, backend=smoothed.backend, encoded=ENCODED)[0]
+    tell("picture", {"image": ENCODED(*split.pixels()), "copies": copies})
 
-    def look(votes: ImageVotes, radius: float) -> None:
-        counts = votes.counts[-1]
-        most = [[c, int(counts[c])] for c in np.argsort(-counts, kind="stable")[:SHOWN].tolist()]
-        tell("look", {"n": votes.draws[-1], "votes": most, "radius": floor(radius)})
+    def look(drawn: ImageVotes, radius: float) -> None:
+        most = votes.most(drawn.counts[-1])
+        tell("look", {"n": drawn.draws[-1], "votes": most, "radius": floor(radius)})
 
     return look
 

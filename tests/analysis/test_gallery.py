@@ -20,6 +20,7 @@ from scipy.stats import beta, norm
 from rrcm.analysis import entries
 from rrcm.analysis.gallery import certified as gallery
 from rrcm.analysis.gallery import pages
+from rrcm.analysis.presentation.votes import COPIES
 from rrcm.certification.distributions import gaussian
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e.png"
@@ -35,7 +36,7 @@ def written(tmp_path_factory):
         np.random.default_rng(0).integers(0, 256, (5, 1, 2, 2)),
     )
     images, labels = pixels.astype(np.uint8), [0, 1, 0, 1, -1]
-    how = {"n": N, "n0": gallery.COPIES, "stop": "none", "seed": KEY}
+    how = {"n": N, "n0": COPIES, "stop": "none", "seed": KEY}
     answers = smoothed.certify(images, labels=labels, progress=False, **how)
     split = smoothed.split(images, labels)
     header = dataclasses.replace(answers.header, classes=["<b>a</b>", "b", "c"])
@@ -67,7 +68,7 @@ def test_the_copies_are_those_that_voted(written):
         names = {entry.votes[0].classes[c]: many for c, many in rows[card["idx"]].n0.items()}
         assert {c: classes.count(c) for c in classes} == names
         shown = np.stack([np.asarray(picture(image)) for image, _ in card["copies"]])
-        draws = torch.arange(gallery.COPIES)
+        draws = torch.arange(COPIES)
         x = torch.from_numpy(split.pixels([card["idx"]])).expand(len(draws), -1, -1, -1)
         noisy = gaussian.noisy(
             x,
@@ -157,7 +158,7 @@ def test_in_a_browser_it_sorts_filters_and_opens(page: Path, browser):
         tiles.first.focus()
         tab.keyboard.press("Enter")
         assert HOSTILE[:9] in tab.locator("#title").inner_text()
-        assert tab.locator("#copies img").count() == gallery.COPIES
+        assert tab.locator("#copies img").count() == COPIES
         tab.keyboard.press("Escape")
         tab.get_by_role("link", name="2").click()
         assert tiles.count() == 1

@@ -49,7 +49,7 @@ def test_a_picture_ends_in_the_answer_of_the_api(browser, address: str):
             assert stopped in page.locator("#drawn").inner_text()
             votes = page.locator("#votes > *").all_inner_texts()
             assert votes[votes.index(want["name"]) + 2] == str(want["n_A"])
-            copies = page.locator("#copies li").all_inner_texts()
+            copies = page.locator("#copies strong").all_inner_texts()
             assert len(copies) == 8 and {*copies} <= {*HOSTILE}
             assert want["seed"] in page.locator("#facts").inner_text()
             assert page.locator("#curve circle").count() > 1
@@ -94,7 +94,8 @@ def test_behind_a_proxy_and_in_its_documentation_it_asks_its_own_server_alone(br
         page = httpx.get(f"{address}/certified", timeout=60)
         with tab(browser, f"{address}/certified/docs") as docs:
             docs.get_by_text("/watch").wait_for()
-    policy = page.headers["content-security-policy"]
+    assert page.headers["content-security-policy"] == "frame-ancestors 'none'"
+    policy = re.search(r'Security-Policy" content="(.*?)"', page.text, re.DOTALL)[1]
     assert policy.startswith(
         "default-src 'none'; img-src data:; connect-src 'self'; style-src 'sha"
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.gallery import certified, pages
-from rrcm.analysis.gallery.pages import Card, by
+from rrcm.analysis.gallery.pages import Card
 from rrcm.certification.attacking.pictures import Found
 from rrcm.certification.certify import UP
 from rrcm.data.splits.shards import Split
@@ -28,30 +28,29 @@ def write(
     assert entry.votes is not None
     table, header = entry.table.reset_index(drop=True), entry.votes[0]
     kinds, lines = table.apply(_kind, axis=1), table.to_dict("records")
-    false, hit, none, before = (table[kinds == kind] for kind in (FALSE, FOUND, NONE, BEFORE))
-    near, far = by(hit, "attacked"), by(hit, "attacked", ascending=False)
-    order = [*by(false, "attacked"), *pages.in_turn(near, by(none, "radius"), far)]
-    order += by(before, "radius", ascending=False)
+    near, far = (FOUND, "attacked"), (FOUND, "-attacked")
+    order = pages.in_turn(table, kinds, (FALSE, "attacked"))
+    order += pages.in_turn(table, kinds, near, (NONE, "radius"), far)
+    order += pages.in_turn(table, kinds, (BEFORE, "-radius"))
     cards = certified.cards(entry, split, order, backend=backend, files=files)
-    place = {idx: place for place, idx in enumerate(split.idx.tolist())}
 
     def card(i: int, on_first: bool) -> Card:
         line, kind, made = lines[i], kinds[i], cards(i, on_first)
         made |= {"verdict": kind, "facts": [[kind, "right" if kind == NONE else "wrong"]]}
         if kind in (FALSE, FOUND):
-            x = split.pixels(place[line["idx"]])
+            (x,) = split.pixels(split.idx == line["idx"])
             picture, file = found.get(line["idx"], (x, ""))  # it may be wrong at distance 0
             times = max(1, math.floor(GREY / max(STEP, float(np.abs(picture - x).max()))))
-            shots = {"attacked": picture, f"difference × {times}": GREY + times * (picture - x)}
-            made["shots"] = [["picture", made["shots"][0][1]]]
-            made["shots"] += [[what, pages.encoded(shots[what], first=on_first)] for what in shots]
-            became, distance = certified.named(header, line["attacked_to"]), line["attacked"]
-            made["facts"] += [[f"{became} at distance {certified.places(distance, UP)}", ""]]
-            made |= {"facts": [*made["facts"], [file, "name"]], "distance": distance}
+            shots = {"picture": x, "attacked": picture}
+            shots[f"difference × {times}"] = GREY + times * (picture - x)
+            made["shots"] = [[of, pages.encoded(shots[of], first=on_first)] for of in shots]
+            became = certified.named(header, line["attacked_to"])
+            distance = f"{became} at distance {certified.places(line['attacked'], UP)}"
+            made["facts"] += [[distance, ""], [file, "name"]]
+            made["distance"] = line["attacked"]
         return made
 
-    shown = {"counts": kinds.value_counts(), "classified": True}
-    return pages.write(path, "attack", [entry], order, card, **shown)
+    return pages.write(path, "attack", [entry], order, card, counts=kinds.value_counts())
 
 
 def _kind(line: Any) -> str:

@@ -1,9 +1,9 @@
 """A page of certified pictures: votes, answers, radii, and noisy copies that were drawn."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,16 @@ import pandas as pd
 
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.gallery import pages
-from rrcm.analysis.gallery.pages import Card, Cards, by
+from rrcm.analysis.gallery.pages import Card, Cards
+from rrcm.analysis.presentation.votes import copies, most
 from rrcm.certification.certify import DOWN, printed
-from rrcm.certification.sampling import drawing, watched
-from rrcm.certification.votes.counts import ABSTAIN, ImageVotes, Rule
+from rrcm.certification.votes.counts import ABSTAIN, ImageVotes
 from rrcm.certification.votes.records import Header, Row
-from rrcm.core import progress, registry
 from rrcm.core.errors import CertificateError, printable
 from rrcm.core.labels import NO_CLASS, UNKNOWN
 from rrcm.data.splits.shards import Split
 from rrcm.inference.backend import Backend
 
-COPIES = 8  # the first draws, of each picture of the first page
-SHOWN = 5  # classes whose votes are shown
 PLACES = 4  # decimals of a radius
 TENFOLD = 10  # so much more and less n and alpha radii are estimated at
 
@@ -34,28 +31,20 @@ def write(
 ) -> list[Path]:
     """Write the page of ``entry``, and further ones as by `pages.write`; return their paths.
 
-    Args:
-        path: The first page.
-        entry: With its votes, and the columns of `certify.certify` in its table.
-        split: Has all its images.
-        backend: As of `cards`.
-        files: Names of images by their index; others are called by that.
+    The entry has its votes, and the columns of `certify.certify` in its table; ``split`` has all
+    its images, and ``files`` names of some by their index. For ``backend`` see `cards`.
     """
-    order, kinds = informative(entry.table), entry.table.apply(verdict, axis=1)
+    order, counts = informative(entry.table), entry.table.apply(verdict, axis=1).value_counts()
     card = cards(entry, split, order, backend=backend, files=files)
-    shown = {"counts": kinds.value_counts(), "classified": backend is not None}
-    return pages.write(path, "certified", [entry], order, card, **shown)
+    return pages.write(path, "certified", [entry], order, card, counts=counts)
 
 
 def informative(table: pd.DataFrame) -> list[int]:
     """Row numbers of a table of certificates, the most informative first, as the page says."""
     table = table.reset_index(drop=True)
-    verdicts = table.apply(verdict, axis=1)
-    wrong, none = table[verdicts == "wrong"], table[verdicts == "abstained"]
-    others = table[~verdicts.isin(["wrong", "abstained"])]
-    far, near = by(others, "radius", ascending=False), by(others, "radius")
-    ranked = by(wrong, "radius", ascending=False), by(none, "p_A", ascending=False), near, far
-    return pages.in_turn(*ranked)
+    kinds = table.apply(verdict, axis=1).replace("answered", "right")
+    near, far = ("right", "radius"), ("right", "-radius")
+    return pages.in_turn(table, kinds, ("wrong", "-radius"), ("abstained", "-p_A"), near, far)
 
 
 def verdict(line: Any) -> str:
@@ -70,14 +59,18 @@ def cards(
 ) -> Cards:
     """Cards of rows of ``entry``, whose page has them in ``order``.
 
-    Those of the first page have the first `COPIES` noisy copies that were drawn, with the class of
-    each by the ``backend`` that voted; without it they are shown without their classes.
+    Those of the first page have the first noisy `copies` that were drawn, with the class of each by
+    the ``backend`` that voted; without it they are shown without their classes.
     """
     assert entry.votes is not None
     (header, rows), lines = entry.votes, entry.table.to_dict("records")
-    place = {idx: place for place, idx in enumerate(split.idx.tolist())}
-    first = [(rows[i], place[rows[i].idx]) for i in order[: pages.MOST]]
-    drawn, radii = _copies(header, split, first, backend), _estimated(entry)
+    radii = _estimated(entry)
+    drawn = {
+        rows[i].idx: sum(rows[i].n0.values()) + sum(n for n, _ in rows[i].looks[-1:])
+        for i in order[: pages.MOST]
+    }
+    encoded = partial(pages.encoded, first=True, sampled=True)
+    noisy = copies(header, split, drawn, backend=backend, encoded=encoded)
 
     def card(i: int, on_first: bool) -> Card:
         idx = rows[i].idx
@@ -86,9 +79,9 @@ def cards(
             "name": printable(files.get(idx, f"image {idx}")),
             "label": named(header, rows[i].label),
             "radius": lines[i]["radius"],
-            "shots": [["", pages.encoded(split.pixels(place[idx]), first=on_first)]],
+            "shots": [["", pages.encoded(*split.pixels(split.idx == idx), first=on_first)]],
             "said": [answer(rows[i], lines[i], header)],
-            "copies": drawn[idx] if on_first else [],
+            "copies": [(shot, named(header, c)) for shot, c in noisy.get(idx, [])],
             "radii": radii(rows[i]),
         }
 
@@ -99,19 +92,17 @@ def answer(row: Row, line: dict[Any, Any], header: Header) -> dict[str, Any]:
     """What a classifier says of an image, as a part of its card."""
     votes = row.votes(len(header.classes))
     last = votes.counts[-1] if votes.draws else votes.selection
-    first = sorted(range(len(last)), key=lambda c: -last[c])[:SHOWN]
-    drawn = f"{int(last.sum()):,} draws"
+    drawn = f"{last.sum():,} draws"
     if votes.draws:
         drawn += f" bound the probability of the class, at least {places(line['p_A'])}"
-    clean = named(header, line.get("clean", ABSTAIN))
+    clean, why = named(header, line.get("clean", ABSTAIN)), printable(row.stop)
     return {
         "answer": named(header, line["predict"]),
         "verdict": verdict(line),
         "radius": "" if line["predict"] == ABSTAIN else places(line["radius"]),
         "draws": int(last.sum()),
-        "votes": [[named(header, c), int(last[c])] for c in first if last[c]],
-        "more": [f"without noise {clean}"] * bool(clean)
-        + [f"{drawn}; the rule stopped: {printable(row.stop)}"],
+        "votes": [(named(header, c), votes) for c, votes in most(last)],
+        "more": [clean and f"without noise {clean}", f"{drawn}; the rule stopped: {why}"],
     }
 
 
@@ -132,67 +123,30 @@ def _estimated(entry: Entry) -> Callable[[Row], list[list[str]]]:
     as by the rule ``none``. An estimate, and no certificate; rounded down.
     """
     assert entry.votes is not None
-    header, certificate = entry.votes[0], registry.load("certificates", entry.certificate)
-    alpha = entry.alpha or header.alpha
+    header, alpha = entry.votes[0], entry.alpha or entry.votes[0].alpha
     ns = sorted({max(1, header.n // TENFOLD), header.n, header.n * TENFOLD})
     alphas = sorted({alpha / TENFOLD, alpha, min(0.5, alpha * TENFOLD)})
+    judged = dataclasses.replace(header, certificate=entry.certificate, stop="none", stopping={})
 
     @cache
-    def rule(n: int, alpha: float) -> tuple[Rule, float]:
-        asked = dataclasses.replace(header, n=n, alpha=alpha, stop="none", stopping={})
-        return asked.rule(), asked.alpha_left(alpha)
+    def radius(n: int, hits: int, other: int, alpha: float) -> str:
+        counts = np.array([[hits, min(n - hits, other)]])
+        votes = ImageVotes(idx=0, selection=np.array([1, 0]), draws=(n,), counts=counts)
+        found = 0.0
+        with suppress(CertificateError):  # alpha is spent on the noise
+            rule = dataclasses.replace(judged, n=n, alpha=alpha).rule()
+            found = rule.claim.radius(votes, rule)
+        return places(found) if found else "abstains"
 
-    def radius(votes: ImageVotes, alpha: float) -> str:
-        try:
-            judge, left = rule(votes.draws[-1], alpha)
-        except CertificateError:  # alpha is spent on the noise
-            return "abstains"
-        got = certificate.certify(votes, judge, sigma=header.sigma, alpha=left)
-        return "abstains" if got.label == ABSTAIN else places(got.radius)
-
-    @cache
-    def radii(drawn: int, hits: int, other: int) -> list[list[str]]:
-        table = [["n", *(f"α = {alpha}" for alpha in alphas)]]
-        for n in ns:
-            k = hits * n // drawn
-            counts = np.array([[k, min(n - k, -(-other * n // drawn))]])
-            votes = ImageVotes(idx=0, selection=np.array([1, 0]), draws=(n,), counts=counts)
-            table.append([f"{n:,}", *(radius(votes, alpha) for alpha in alphas)])
-        return table
-
-    def of(row: Row) -> list[list[str]]:
+    def table(row: Row) -> list[list[str]]:
         votes = row.votes(len(header.classes))
         if not votes.draws or header.classes[votes.c_A] == NO_CLASS:
             return []
-        return radii(*votes.history(votes.c_A)[-1], int(votes.runner_up[-1]))
+        (drawn, hits), other = votes.history(votes.c_A)[-1], int(votes.runner_up[-1])
+        lines = [["n", *(f"α = {alpha}" for alpha in alphas)]]
+        for n in ns:
+            share = hits * n // drawn, -(-other * n // drawn)
+            lines.append([f"{n:,}", *(radius(n, *share, alpha) for alpha in alphas)])
+        return lines
 
-    return of
-
-
-def _copies(
-    header: Header, split: Split, images: Sequence[tuple[Row, int]], backend: Backend | None
-) -> dict[int, list[tuple[str, str]]]:
-    """The first copies that were drawn of rows at places of ``split``, by index: pixels and class.
-
-    By the code that counted the votes. The class is empty without ``backend``.
-    """
-    found: dict[int, list[tuple[str, str]]] = {row.idx: [] for row, _ in images}
-    first = [
-        (place, min(COPIES, drawn))
-        for row, place in images
-        if (drawn := sum(row.n0.values()) + (row.looks[-1][0] if row.looks else 0))
-    ]
-
-    def draw(some: list[tuple[int, int]]) -> int:
-        for place, noisy, c in watched.copies(backend, header, split, dict(some)):
-            shot = pages.encoded(noisy, first=True, sampled=True)
-            found[int(split.idx[place])].append((shot, named(header, c)))
-        return len(some)
-
-    each = max(1, header.batch // COPIES)  # images of a batch
-    tasks = [first[start : start + each] for start in range(0, len(first), each)]
-    with ThreadPoolExecutor(drawing.workers()) as pool:
-        with progress.bar(len(first), 0, "page", " images", delay=2.0) as bar:
-            for done in pool.map(draw, tasks):
-                bar.update(done)
-    return found
+    return table

@@ -1,7 +1,6 @@
 """What pages of pictures share: cards that are ordered, chosen and opened, at most 200 to a page.
 
-Each page is one file, which opens from a disk: it asks nothing of a network, and its
-Content-Security-Policy lets nothing run but its own script. Names are data in it, and stay text.
+Each page is one file, which opens from a disk. Names are data in it, and stay text.
 """
 
 import json
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import jinja2
 import numpy as np
 import pandas as pd
 
@@ -42,41 +40,26 @@ def write(
     shown |= {"names": [quote(path.name) for path in paths]}
     # The first page is written last, so that what it links to is there.
     for number, page in sorted(enumerate(pages), reverse=True):
-        cards = [card(i, number == 0) for i in page]
-        write_text(paths[number], _html(cards, shown | {"number": number}))
+        cards = json.dumps([card(i, number == 0) for i in page], separators=(",", ":"))
+        cards = cards.replace("<", "\\u003c")  # in a script, only < could end it
+        write_text(paths[number], embedded.page(TEMPLATE, cards=cards, number=number, **shown))
     return paths
 
 
-def in_turn(*ranked: Sequence[int]) -> list[int]:
-    """The first of each, then the second of each."""
+def in_turn(table: pd.DataFrame, kinds: pd.Series, *ways: tuple[str, str]) -> list[int]:
+    """Rows of a table by ``ways``, a kind and a column: the first of each, then the second.
+
+    A column with - in front has its largest first.
+    """
+    ranked = []
+    for kind, column in ways:
+        by, up = column.removeprefix("-"), not column.startswith("-")
+        rows = table[kinds == kind].sort_values(by, ascending=up, kind="stable")
+        ranked.append(rows.index.tolist())
     return [i for i in dict.fromkeys(chain(*zip_longest(*ranked))) if i is not None]
 
 
-def by(table: pd.DataFrame, column: str, *, ascending: bool = True) -> list[int]:
-    """The rows of a table in the order of a column."""
-    return table.sort_values(column, ascending=ascending, kind="stable").index.tolist()
-
-
 def encoded(pixels: np.ndarray, *, first: bool, sampled: bool = False) -> str:
-    """Pixels [C, H, W] as by `embedded.webp`.
-
-    On the ``first`` page small ones have no loss, and others are larger.
-    """
+    """`embedded.webp`; on the ``first`` page small ones have no loss, and others are larger."""
     side = SIDE if first else FURTHER
     return embedded.webp(pixels, exact=first, side=side, sampled=sampled)
-
-
-def _html(cards: list[Card], shown: dict[str, object]) -> str:
-    source = TEMPLATE.read_text(encoding="utf-8")
-    template = jinja2.Template(
-        source, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
-    html = template.render(
-        **shown,
-        # In a script, only < could end it.
-        cards=json.dumps(cards, separators=(",", ":")).replace("<", "\\u003c"),
-        style=embedded.style(),
-    )
-    for tag in ("style", "script"):
-        html = html.replace(f"sha256-OF-{tag}", embedded.digest(html, tag), 1)
-    return html

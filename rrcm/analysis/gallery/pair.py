@@ -10,7 +10,7 @@ from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import statistics
 from rrcm.analysis.gallery import pages
 from rrcm.analysis.gallery.certified import answer, named
-from rrcm.analysis.gallery.pages import Card, by
+from rrcm.analysis.gallery.pages import Card
 from rrcm.data.splits.shards import Split
 
 
@@ -30,7 +30,6 @@ def write(
     credit, other = map(statistics.credited, tables)
     ahead = pd.DataFrame({"by": credit - other, "of": np.where(only_a, "only A", "only B")})
     ahead = ahead[np.logical_or.reduce([*at.values()])]
-    place = {idx: place for place, idx in enumerate(split.idx.tolist())}
     votes = [one.votes for one in found if one.votes]
     rows = [{row.idx: row for row in rows} for _, rows in votes]
 
@@ -45,12 +44,11 @@ def write(
             "at": differ,
             "a": lines[0]["radius"],
             "b": lines[1]["radius"],
-            "shots": [["", pages.encoded(split.pixels(place[idx]), first=on_first)]],
+            "shots": [["", pages.encoded(*split.pixels(split.idx == idx), first=on_first)]],
             "facts": [[f"{ahead['of'][i]} at r = {', '.join(differ)}", "name"]],
             "said": said,
         }
 
-    first, second = (ahead[ahead["of"] == one] for one in ("only A", "only B"))
-    order = pages.in_turn(by(first, "by", ascending=False), by(second, "by"))
+    order = pages.in_turn(ahead, ahead["of"], ("only A", "-by"), ("only B", "by"))
     counts = ahead["of"].value_counts()
     return pages.write(path, "pair", found, order, card, counts=counts, tests=tests)

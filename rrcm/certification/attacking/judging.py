@@ -14,7 +14,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,6 @@ from rrcm.training.engine.draws import Draws
 
 MAJORITY = 0.5
 SHARE = 10  # of the draws that may judge a picture, one in so many sorts candidates before
-VALUES = 2**19  # of noisy pictures that are classified together
 Pools = Mapping[int, Sequence[np.ndarray]]  # candidates of an image, by its idx
 Near = Callable[[Tensor, Row], Iterable[Tensor]]  # the pictures for an image [C, H, W] of a row
 
@@ -112,7 +110,6 @@ def judged(
         require_place(path)
     if kept["of"] != of:
         raise VotesError(f"{path}: an attack on other images or with other settings; remove it")
-    place = {idx: place for place, idx in enumerate(split.idx.tolist())}
     known = zip(kept["attacked"], answers.rows, strict=False)
     gone = (
         done
@@ -124,7 +121,7 @@ def judged(
     with progress.bar(len(answers), done, "attack", " images", delay=delay) as bar:
         for answer, row in list(zip(answers, answers.rows, strict=True))[done:]:
             torch.set_num_threads(1)  # sums are rounded alike on every machine and in every try
-            x = torch.from_numpy(split.pixels(place[row.idx])).to(smoothed.backend.device)
+            x = _pixels(smoothed, split, row)
             nearest, distance, to = x, math.inf, ABSTAIN
             for point in find(x, row, answer):
                 said = judge(smoothed, header, point.cpu().numpy(), idx=row.idx, salt=salt)
@@ -203,13 +200,11 @@ def candidates(pools: Pools, said: str = "") -> Finder:
     """
     digest, many = of(pools), sum(map(len, pools.values()))
     asked = {f"candidates {digest[:8]}": many}
-    near = partial(given, pools)
-    return Finder(said=f"{many} {said}", asked=asked, near=lambda *_: near, salt=f"/{digest}")
 
+    def given(x: Tensor, row: Row) -> list[Tensor]:
+        return [torch.from_numpy(picture).to(x.device) for picture in pools.get(row.idx, ())]
 
-def given(pools: Pools, x: Tensor, row: Row) -> list[Tensor]:
-    """The pictures of ``pools`` for an image."""
-    return [torch.from_numpy(picture).to(x.device) for picture in pools.get(row.idx, ())]
+    return Finder(said=f"{many} {said}", asked=asked, near=lambda *_: given, salt=f"/{digest}")
 
 
 def sifted(
@@ -234,9 +229,9 @@ def sifted(
 
 def unsmoothed(smoothed: Any, split: Split, rows: list[Row], near: Near) -> list[float]:
     """How near is a picture, of ``near`` or the image, that is wrong without noise, [N]; or NaN."""
-    place, distances = {idx: place for place, idx in enumerate(split.idx.tolist())}, []
+    distances = []
     for row in rows:
-        x = torch.from_numpy(split.pixels(place[row.idx])).to(smoothed.backend.device)
+        x = _pixels(smoothed, split, row)
         pool = torch.stack([x, *near(x, row)])
         wrong = expected.plain(smoothed.backend, pool).argmax(dim=1) != row.label
         apart = (pool.double() - x.double()).flatten(1).norm(dim=1)[wrong]
@@ -246,11 +241,13 @@ def unsmoothed(smoothed: Any, split: Split, rows: list[Row], near: Near) -> list
 
 def of(pools: Pools) -> str:
     """A digest of candidates."""
-    each = (
-        (idx, [sha256(picture.tobytes()).hexdigest() for picture in pictures])
-        for idx, pictures in sorted(pools.items())
-    )
-    return sha256(repr([*each]).encode()).hexdigest()
+    each = {i: [sha256(one.tobytes()).hexdigest() for one in pools[i]] for i in sorted(pools)}
+    return sha256(repr([*each.items()]).encode()).hexdigest()
+
+
+def _pixels(smoothed: Any, split: Split, row: Row) -> Tensor:
+    (x,) = split.pixels(split.idx == row.idx)
+    return torch.from_numpy(x).to(smoothed.backend.device)
 
 
 @torch.no_grad()
@@ -258,18 +255,13 @@ def _shares(smoothed: Any, pool: list[Tensor], label: int, n: int, draw: Draws) 
     """The share of the likeliest class but ``label``, for each picture, all with the same noise."""
     backend, size = smoothed.backend, smoothed.draws.batch_size
     votes = torch.zeros(len(pool), len(backend.classes), device=backend.device)
-    rounds = -(-max(1, n // SHARE) // size) if len(pool) else 0
-    many = 1 if backend.fixed else max(1, VALUES // (size * pool[0].numel())) if pool else 1
-    for _ in range(rounds):
+    rounds = -(-max(1, n // SHARE) // size)
+    for _ in range(rounds if pool else 0):
         noise = backend.sigma * draw.normal(pool[0].expand(size, *pool[0].shape))
-        normals = backend.normals
-        z = draw.normal(noise.new_empty(size, *normals)) if normals else None
-        for start in range(0, len(pool), many):
-            points = torch.stack(pool[start : start + many])
-            noisy = (points[:, None] + noise).flatten(0, 1)
-            again = None if z is None else z.repeat(len(points), *[1] * len(normals))
-            best = backend.scores(noisy, again).argmax(dim=1).unflatten(0, (len(points), size))
-            votes[start : start + many] += nn.functional.one_hot(best, votes.shape[1]).sum(dim=1)
-    shares = votes[:, : len(named(backend.classes))] / max(1, rounds * size)
+        z = draw.normal(noise.new_empty(size, *backend.normals)) if backend.normals else None
+        for place, point in enumerate(pool):
+            best = backend.scores(point + noise, z).argmax(dim=1)
+            votes[place] += nn.functional.one_hot(best, votes.shape[1]).sum(dim=0)
+    shares = votes[:, : len(named(backend.classes))] / (rounds * size)
     shares[:, label] = 0
     return shares.amax(dim=1).tolist()

@@ -27,7 +27,6 @@ def written(smoothed: Any, split: Split, answers: Answers, *, kept: Path, folder
     found: Found = {}
     header = answers.header
     apart, to = answers.attacked["attacked"], answers.attacked["attacked_to"]
-    place = {idx: place for place, idx in enumerate(split.idx.tolist())}
     rows = [(row.idx, c) for row, r, c in zip(answers.rows, apart, to, strict=True) if r > 0]
     with progress.bar(len(rows), 0, "pictures", " pictures", delay=2.0) as bar:
         for idx, c in rows:
@@ -46,7 +45,8 @@ def written(smoothed: Any, split: Split, answers: Answers, *, kept: Path, folder
                         np.save(file, pixels)
             line = f"{npy.name}: 8 bits do not keep the class"
             if png.exists():
-                distance = float(np.linalg.norm((shown - split.pixels(place[idx])).astype(float)))
+                (x,) = split.pixels(split.idx == idx)
+                distance = float(np.linalg.norm((shown - x).astype(float)))
                 line = f"{png.name}: 8 bits keep the class, at distance "
                 line += printed(distance * (1 + 1e-6), UP, places=PLACES)
             found[idx] = pixels, line

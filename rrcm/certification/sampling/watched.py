@@ -1,17 +1,8 @@
-"""What somebody watches of a sampling: the looks of a stopping rule, and noisy copies."""
+"""A stopping rule whose looks somebody watches."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from rrcm.certification.sampling import voting
-from rrcm.certification.sampling.batching import Job, Piece
-from rrcm.certification.votes.counts import ABSTAIN, History, ImageVotes, Rule
-from rrcm.certification.votes.records import Header
-from rrcm.data.splits.shards import Split
-from rrcm.inference.backend import Backend
+from rrcm.certification.votes.counts import History, ImageVotes, Rule
 
 Watch = Callable[[ImageVotes, float], None]  # the votes so far, and the radius certified by them
 
@@ -39,31 +30,3 @@ class Watched(Rule):
     def describe(self) -> str:
         """As the rule."""
         return self.rule.describe()
-
-
-def copies(
-    backend: Backend | None, header: Header, split: Split, first: dict[int, int]
-) -> Iterator[tuple[int, np.ndarray, int]]:
-    """The ``first`` copies of images, by their places in ``split``, as they are drawn for votes.
-
-    Yields the place, pixels [C, H, W] and the class by ``backend``, ABSTAIN without one.
-    """
-    places = np.array([place for place, many in first.items() for _ in range(many)])
-    noise, seen = voting.noise(header, split), list[tuple[Tensor, Tensor]]()
-    if backend is None:
-        draws = torch.tensor([draw for many in first.values() for draw in range(many)])
-        pixels, images = (torch.from_numpy(a) for a in (split.pixels(places), split.idx[places]))
-        seen.append((noise.noisy(pixels, images, draws), torch.full(images.shape, ABSTAIN)))
-    else:
-        count = voting.counter(
-            backend,
-            split,
-            noise=noise,
-            batch_size=header.batch,
-            look=lambda noisy, _, scores: seen.append((noisy.cpu(), scores.argmax(1))),
-        )
-        count([Piece(Job(row=place, bounds=()), 0, 0, many) for place, many in first.items()])
-    noisy, classes = (torch.cat(each) for each in zip(*seen, strict=True))
-    yield from zip(
-        places.tolist(), noisy.numpy(), classes.tolist(), strict=False
-    )  # batches are full
