@@ -89,22 +89,13 @@ def match(
     k, low, high = around(z, unit / sigma, n, alpha)
     low, high = sigma * low, sigma * high
     below, above = np.where(k == n, high, low), np.where(k == n, np.inf, high)
-    hit = {
-        "down": (below >= radii - SLIP) | (above < radii + unit),
-        "nearest": (below >= radii - unit / 2 - SLIP) | (above <= radii + unit / 2 + SLIP),
-        "up": below > radii - unit - SLIP,
-    }
-    over = sigma * tops(n, alpha)[-1] - radii
-    ceiling = {
-        "down": (over >= -SLIP) & (over < unit),
-        "nearest": np.abs(over) <= unit / 2 + SLIP,
-        "up": (over > -unit - SLIP) & (over <= SLIP),
-    }
+    top, hit = sigma * tops(n, alpha)[-1], {}
+    for rounding, shift in ROUNDINGS.items():
+        least, most = radii + shift * unit - SLIP, radii + (shift + 1) * unit + SLIP
+        attained = (below >= least) | (above <= most)
+        hit[rounding] = np.where(heaped, (least <= top) & (top <= most), attained)
     chance = np.where(heaped, unit / np.maximum(radii, unit), (unit + 2 * SLIP) / (high - low))
-    return Match(
-        hit={name: np.where(heaped, ceiling[name], hit[name]) for name in ROUNDINGS},
-        chance=np.minimum(1.0, chance),
-    )
+    return Match(hit=hit, chance=np.minimum(1.0, chance))
 
 
 def infer(radii: np.ndarray, unit: np.ndarray, tried: Prior | None = None) -> list[AttainableRadii]:
@@ -214,7 +205,7 @@ def _best(
         scores = _scores(seen, *key[:2], np.array([candidate.sigma]), _MORE)
         score, rounding = max(
             ((float(s[0]), name) for name, s in scores),
-            key=lambda pair: (round(pair[0], 6), -ROUNDINGS.index(pair[1])),
+            key=lambda pair: round(pair[0], 6),  # of equal ones, the first of `ROUNDINGS`
         )
         best = AttainableRadii(n=key[0], alpha=key[1], sigma=key[2], rounding=rounding)
         judged[key] = score + tried.log(*key), best
