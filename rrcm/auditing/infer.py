@@ -101,9 +101,7 @@ def _distinct(
     explanations: list[AttainableRadii], r: np.ndarray, unit: np.ndarray
 ) -> list[Inferred]:
     """Explanations that differ in more than how radii are rounded, each with its best sigma."""
-    best = {
-        (one.n, one.alpha, round(math.log(one.sigma), 1)): one for one in reversed(explanations)
-    }
+    best = {one.place: one for one in reversed(explanations)}
     return [_as_inferred(one, r, unit) for one in explanations if one in best.values()]
 
 

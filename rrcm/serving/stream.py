@@ -21,7 +21,7 @@ from rrcm.analysis.presentation import embedded
 from rrcm.certification.certify import floor
 from rrcm.certification.sampling import voting
 from rrcm.certification.sampling.batching import Job, Piece
-from rrcm.certification.sampling.watched import Watch
+from rrcm.certification.sampling.sampler import Watch
 from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes.counts import ImageVotes
 from rrcm.serving.schemas import Reply
