@@ -23,7 +23,7 @@ from statsmodels.stats.contingency_tables import mcnemar
 
 from rrcm.analysis.estimation.paired import holm
 from rrcm.certification.votes import records
-from rrcm.certification.votes.counts import ImageVotes, Rule
+from rrcm.certification.votes.counts import ImageVotes, Rule, at_most
 from rrcm.certification.votes.records import Header, Row
 
 TAUS = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -81,12 +81,8 @@ def _probability(rule: Rule, votes: ImageVotes, level: float | None) -> tuple[fl
     if level is None:
         share = min(votes.counts[-1].max() / votes.counts[-1].sum(), MOST)
         return int(votes.counts[-1].argmax()), share, share
-    draws = np.array(votes.draws)
-    most = [
-        rule.complement(list(zip(votes.draws, (draws - column).tolist(), strict=True)), level)
-        for column in votes.counts.T
-    ]
-    return votes.c_A, 1 - rule.complement(votes.history(votes.c_A), level), max(most)
+    most = max(at_most(rule, votes, column, level) for column in votes.counts.T)
+    return votes.c_A, 1 - rule.complement(votes.history(votes.c_A), level), most
 
 
 def alone(found: np.ndarray, labels: np.ndarray, sigma: float) -> np.ndarray:

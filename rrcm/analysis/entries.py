@@ -1,7 +1,7 @@
 """Entries: the rows of a report, each with one classifier's certificates and their votes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -259,15 +259,10 @@ def default_radii(found: list[Entry]) -> list[float]:
     show. The series goes up to the largest certified radius; of votes at one sigma it is that of
     `reach.usual`. Top-k certificates reach further than a rule decides.
     """
-    settled = {
-        radius
-        for entry in found
-        if entry.votes and not entry.top
-        for radius in entry.votes[0].stopping.get("radii", [])
-    }
+    headers = _headers(found)
+    settled = {radius for header in headers for radius in header.stopping.get("radii", [])}
     if settled:
         return sorted(settled)
-    headers = [entry.votes[0] for entry in found if entry.votes and not entry.top]
     if len(headers) == len(found) and len({header.sigma for header in headers}) == 1:
         return max(map(reach.usual, headers), key=len)
     largest = max(float(entry.table["radius"].max()) for entry in found)
@@ -276,8 +271,13 @@ def default_radii(found: list[Entry]) -> list[float]:
 
 def beyond(found: list[Entry], radii: Sequence[float]) -> list[str]:
     """Lines on ``radii`` that no image of an entry can reach; see `reach.beyond`."""
-    headers = [entry.votes[0] for entry in found if entry.votes and not entry.top]
-    return [*dict.fromkeys(line for one in headers for line in reach.beyond(one, radii))]
+    lines = (line for header in _headers(found) for line in reach.beyond(header, radii))
+    return [*dict.fromkeys(lines)]
+
+
+def _headers(found: list[Entry]) -> list[Header]:
+    """Those of votes whose rule decided the radii of an entry."""
+    return [entry.votes[0] for entry in found if entry.votes and not entry.top]
 
 
 def require_alike(found: list[Entry]) -> None:
@@ -287,28 +287,20 @@ def require_alike(found: list[Entry]) -> None:
         DataError: Some entries have labels and others do not, or they are of several splits, norms
             or k of top-k certificates; names one of each.
     """
-    if len(tops := {e.top: e.name for e in found}) > 1:
-        (one, first), (two, second), *_ = (
-            (f"top {k}" if k else "one class", tops[k]) for k in tops
-        )
-        raise DataError(f"{first} has radii of {one} and {second} of {two}; report them apart")
-    if len(norms := {e.norm: e.name for e in found}) > 1:
-        (one, first), (two, second), *_ = norms.items()
-        raise DataError(f"{first} has {one} radii and {second} {two} radii; report them apart")
-    with_labels = [e.name for e in found if e.labelled]
-    without = [e.name for e in found if not e.labelled]
-    if with_labels and without:
-        raise DataError(
-            f"{without[0]} has no labels and {with_labels[0]} has: what is certified of either "
-            "means different things; report them apart"
-        )
-    of = {e.split: e.name for e in reversed(found) if e.split}
-    if len(of) > 1:
-        first, second, *_ = sorted(of)
-        raise DataError(
-            f"{of[first]} is of the {first} split and {of[second]} of the {second} split: a table "
-            "is of one split; report them apart"
-        )
+    kinds: list[Callable[[Entry], str]] = [
+        lambda one: f"has radii of top {one.top}" if one.top else "has radii of one class",
+        lambda one: f"has {one.norm} radii",
+        lambda one: "has labels" if one.labelled else "has no labels",
+        lambda one: one.split and f"is of the {one.split} split",
+    ]
+    for kind in kinds:
+        names = {said: one.name for one in reversed(found) if (said := kind(one))}
+        if len(names) > 1:
+            (this, first), (that, second), *_ = sorted(names.items())
+            raise DataError(
+                f"{first} {this} and {second} {that}: what is certified of them does not compare "
+                "in one table; report them apart"
+            )
 
 
 def split(found: list[Entry]) -> str:

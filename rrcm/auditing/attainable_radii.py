@@ -8,7 +8,7 @@ closer, a radius is no evidence either way.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,6 +40,16 @@ class AttainableRadii:
     alpha: float
     sigma: float
     rounding: str
+
+    @property
+    def settings(self) -> tuple[int, float, float]:
+        """n, alpha and sigma."""
+        return self.n, self.alpha, self.sigma
+
+    @property
+    def place(self) -> tuple[int, float, float]:
+        """The same of explanations whose sigmas are side by side."""
+        return self.n, self.alpha, round(math.log(self.sigma), 1)
 
     def __str__(self) -> str:
         """``n = 1,000, alpha = 0.001, sigma = 0.5``."""
@@ -89,22 +99,13 @@ def match(
     k, low, high = around(z, unit / sigma, n, alpha)
     low, high = sigma * low, sigma * high
     below, above = np.where(k == n, high, low), np.where(k == n, np.inf, high)
-    hit = {
-        "down": (below >= radii - SLIP) | (above < radii + unit),
-        "nearest": (below >= radii - unit / 2 - SLIP) | (above <= radii + unit / 2 + SLIP),
-        "up": below > radii - unit - SLIP,
-    }
-    over = sigma * tops(n, alpha)[-1] - radii
-    ceiling = {
-        "down": (over >= -SLIP) & (over < unit),
-        "nearest": np.abs(over) <= unit / 2 + SLIP,
-        "up": (over > -unit - SLIP) & (over <= SLIP),
-    }
+    top, hit = sigma * tops(n, alpha)[-1], {}
+    for rounding, shift in ROUNDINGS.items():
+        least, most = radii + shift * unit - SLIP, radii + (shift + 1) * unit + SLIP
+        attained = (below >= least) | (above <= most)
+        hit[rounding] = np.where(heaped, (least <= top) & (top <= most), attained)
     chance = np.where(heaped, unit / np.maximum(radii, unit), (unit + 2 * SLIP) / (high - low))
-    return Match(
-        hit={name: np.where(heaped, ceiling[name], hit[name]) for name in ROUNDINGS},
-        chance=np.minimum(1.0, chance),
-    )
+    return Match(hit=hit, chance=np.minimum(1.0, chance))
 
 
 def infer(radii: np.ndarray, unit: np.ndarray, tried: Prior | None = None) -> list[AttainableRadii]:
@@ -208,16 +209,14 @@ def _best(
     """The best candidates by ``_MORE`` radii, among the best by ``_SOME``."""
     judged: dict[tuple[int, float, float], tuple[float, AttainableRadii]] = {}
     for _, candidate in sorted(candidates, key=lambda pair: -pair[0])[:_FEW]:
-        key = candidate.n, candidate.alpha, candidate.sigma
-        if key in judged:
+        if (key := candidate.settings) in judged:
             continue
-        scores = _scores(seen, *key[:2], np.array([candidate.sigma]), _MORE)
+        scores = _scores(seen, *key[:2], np.array(key[2:]), _MORE)
         score, rounding = max(
             ((float(s[0]), name) for name, s in scores),
-            key=lambda pair: (round(pair[0], 6), -ROUNDINGS.index(pair[1])),
+            key=lambda pair: round(pair[0], 6),  # of equal ones, the first of `ROUNDINGS`
         )
-        best = AttainableRadii(n=key[0], alpha=key[1], sigma=key[2], rounding=rounding)
-        judged[key] = score + tried.log(*key), best
+        judged[key] = score + tried.log(*key), replace(candidate, rounding=rounding)
     ranked = sorted(judged.values(), key=lambda pair: -pair[0])
     if not ranked or ranked[0][0] < ENOUGH:
         return []
@@ -230,27 +229,23 @@ def _best(
             for score, candidate in ranked
             if score > top - SURE and _clean(candidate, seen, tried)
         ]
-        full += {
-            candidate.rounding: candidate for candidate in reversed(clean)
-        }.values()  # the best of each
+        full += {one.rounding: one for one in reversed(clean)}.values()  # the best of each
     full = full or close[:1]
-    shortest: dict[tuple[int, float, str, float], AttainableRadii] = {}
 
     def preference(one: AttainableRadii) -> tuple[bool, int]:
-        return not tried.agrees(one.n, one.alpha, one.sigma), len(repr(one.sigma))
+        return not tried.agrees(*one.settings), len(repr(one.sigma))
 
-    for candidate in sorted(full, key=preference):  # of sigmas side by side: as stated, or short
-        place = round(math.log(candidate.sigma), 1)
-        group = candidate.n, candidate.alpha, candidate.rounding, place
-        shortest.setdefault(group, candidate)
-    return [candidate for candidate in full if candidate in shortest.values()]
+    # Of sigmas side by side it is that as stated, or the short one: the last one written here.
+    last_first = sorted(full, key=preference)[::-1]
+    chosen = {(*one.place, one.rounding): one for one in last_first}
+    return [candidate for candidate in full if candidate in chosen.values()]
 
 
 def _clean(candidate: AttainableRadii, seen: Written, tried: Prior) -> bool:
     """Whether a table that the candidate explains has no fault, and is as stated."""
     if candidate.rounding == "up" or not _explains_all(candidate, seen):
         return False
-    return tried.agrees(candidate.n, candidate.alpha, candidate.sigma)
+    return tried.agrees(*candidate.settings)
 
 
 def _explains_all(candidate: AttainableRadii, seen: Written) -> bool:

@@ -87,30 +87,29 @@ def audit(
 
 def of_table(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
     """Audit the ``table`` that a file has, by `tables.scan`."""
+    lines = np.arange(len(table)) + tsv.line(table, 0)
     examine = _audit_ours if "p_A" in table else _audit_others
-    return examine(path, table, stated)
+    return examine(path, table.set_axis(lines), stated)
 
 
 def _audit_others(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
     """Audit a table in the format of Cohen et al., which has radii but no votes."""
-    lines = np.array([tsv.line(table, row) for row in range(len(table))], dtype=np.int64)
-    header, numbered = table.attrs["header"], table.attrs["numbered"]
-    findings = []
+    header, findings = table.attrs["header"], []
     if header is None:
         text = "there is no header: readers that expect one lose the first image"
         findings.append(Finding(level=WARNING, text=text))
     elif header[:5] != tsv.COLUMNS[:5]:
         text = f"the header is not {' '.join(tsv.COLUMNS)}: readers that count columns err"
         findings.append(Finding(level=WARNING, text=text))
-    if numbered:
+    if table.attrs["numbered"]:
         text = "there is no `idx`: rows cannot be matched with another table's"
         findings.append(Finding(level=NOTE, text=text))
-    findings += of_rows(table, lines, numbered=numbered, images=stated.images)
+    findings += of_rows(table, stated.images)
     if norm := table.attrs.get("norm"):
         text = f"radii of the norm {norm} are explained as those of l2 at sigma"
         of = {"linf": ", which of Gaussian noise is its sigma / sqrt(values of an image)"}
         findings.append(Finding(level=NOTE, text=text + of.get(norm, "")))
-    inferred, more = infer.explain(table, lines, stated)
+    inferred, more = infer.explain(table, stated)
     why = "its radii do not tell n, alpha and sigma" if not inferred else None
     possible = [one for one in inferred if not infer.apart(one, stated)]
     sigmas = [one.sigma for one in possible if one.sigma is not None]
@@ -123,17 +122,15 @@ def _audit_others(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
 
 def _audit_ours(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
     """Audit certificates of this project: every row of L2 can be recomputed, but not top-k."""
-    lines = np.arange(2, len(table) + 2)
     if {"top", "norm"} & {*table}:
         other = "radii of top-k and of other norms are not explained; audit the votes (.jsonl)"
-        return _conclude(path, len(table), [], of_rows(table, lines, numbered=False), other)
-    again = recount(table, lines, stated)
-    times, divided = spent(table, again, stated.alpha)
+        return _conclude(path, len(table), [], of_rows(table), other)
+    again = recount(table, stated)
+    times, divided = spent(again, stated.alpha)
     if again.level is not None:
         low, high = again.level
         again = replace(again, level=(times * low, times * high))
-    rows = of_rows(table, lines, numbered=False, images=stated.images)
-    findings = [*rows, *_apart(again, stated), *again.findings]
+    findings = [*of_rows(table, stated.images), *_apart(again, stated), *again.findings]
     alpha, sigma = (
         None if interval is None else float(f"{math.sqrt(interval[0] * interval[1]):.6g}")
         for interval in (again.level, again.sigma)
@@ -150,19 +147,21 @@ def _audit_ours(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
         )
         findings.append(Finding(level=NOTE, text=text))
     findings += divided
-    inferred = [Inferred(n=again.n, alpha=alpha, sigma=sigma, rows=again.rows, early=again.early)]
-    why = None if again.rows and again.sigma else "no image has a radius that votes explain"
+    inferred = [
+        Inferred(n=again.n, alpha=alpha, sigma=sigma, rows=len(again.claims), early=again.early)
+    ]
+    why = None if len(again.claims) and again.sigma else "no image has a radius that votes explain"
     if again.sigma and stated.sigma is None and not usual.is_usual(*again.sigma):
         why = UNUSUAL.format(f"sigma = {math.sqrt(math.prod(again.sigma)):.6g}", "sigma")
     if stated.alpha is None and again.least > max(usual.ALPHAS) * (1 + usual.SLACK):
         why = UNUSUAL.format(f"alpha = {again.least:.4g} or more", "alpha")
-    return _conclude(path, len(table), inferred if again.rows else [], findings, why)
+    return _conclude(path, len(table), inferred if len(again.claims) else [], findings, why)
 
 
 def _apart(again: Recount, stated: Stated) -> list[Finding]:
     """Findings about stated values that contradict a recomputed table."""
     result = []
-    if stated.n is not None and again.rows and again.n != stated.n:
+    if stated.n is not None and len(again.claims) and again.n != stated.n:
         stopped = again.adaptive and again.n < stated.n
         if stopped:
             rest = f" of the {stated.n:,} stated: all stopped early"

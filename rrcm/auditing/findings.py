@@ -101,27 +101,22 @@ def some(numbers: tuple[int, ...], noun: str) -> str:
     return f"{noun}{'s' * (len(numbers) > 1)} {text}"
 
 
-def of_rows(
-    table: pd.DataFrame, lines: np.ndarray, *, numbered: bool, images: int | None = None
-) -> list[Finding]:
+def of_rows(table: pd.DataFrame, images: int | None = None) -> list[Finding]:
     """Findings that need ``idx, label, predict, radius, correct`` only.
 
     Args:
-        table: Certificates, one row per image, of any values.
-        lines: Where the rows stand in their file, [N].
-        numbered: ``idx`` was not in the file but counted from its rows.
+        table: Certificates, one row per image, of any values; the index are lines of its file.
         images: How many there are to select from, if it is known.
     """
-    findings = [*_swapped(table, lines), *_impossible(table, lines), *_correct(table, lines)]
-    findings += _attacked(table, lines)
-    if not numbered:
-        findings += _images(table, lines)
+    findings = [*_impossible(table), *_correct(table), *_attacked(table)]
+    if not table.attrs.get("numbered"):  # else `idx` was not in the file, but counted from its rows
+        findings += _images(table)
         findings += [] if images is None else _unfinished(table["idx"], images)
     return findings + _coverage(table["label"].to_numpy())
 
 
-def at(level: str, lines: np.ndarray, wrong: np.ndarray, text: str) -> list[Finding]:
-    """One finding about the rows that are ``wrong``, bool [N], if there are any."""
+def at(level: str, lines: pd.Index, wrong: np.ndarray | pd.Series, text: str) -> list[Finding]:
+    """One finding about the ``lines`` that are ``wrong``, bool [N], if there are any."""
     where = tuple(lines[np.asarray(wrong)].tolist())
     return [Finding(level=level, lines=where, text=text)] if where else []
 
@@ -135,16 +130,27 @@ def unlabelled(labels: np.ndarray) -> list[Finding]:
     return [Finding(level=WARNING, text=text)]
 
 
-def _swapped(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
-    """An error if abstentions are among the labels: an answer has a radius, whatever its label."""
-    text = (
+def _impossible(table: pd.DataFrame) -> list[Finding]:
+    """Errors about values that no row of any table has."""
+    radius, predict = table["radius"].to_numpy(), table["predict"].to_numpy()
+    finite = np.isfinite(radius)
+    swap = (
         f"the label is {UNKNOWN} and the radius 0, as of an abstention, but no prediction is "
         f"{ABSTAIN}: are `label` and `predict` swapped?"
     )
-    return at(ERROR, lines, swapped(table).to_numpy(), text)
+    wrong = {
+        swap: swapped(table),  # an answer has a radius, whatever its label
+        "the radius is not a finite number": ~finite,
+        "the radius is negative": finite & (radius < 0),
+        f"no pictures are {FAR:,.0f} apart": finite & (radius >= FAR),
+        "an abstention has a radius": finite & (radius > 0) & (predict == ABSTAIN),
+        "the prediction is no class": predict < ABSTAIN,
+        "the label is no class": table["label"] < UNKNOWN,
+    }
+    return [one for text, rows in wrong.items() for one in at(ERROR, table.index, rows, text)]
 
 
-def _attacked(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
+def _attacked(table: pd.DataFrame) -> list[Finding]:
     """An error if an attack found a picture of another class within a certified radius."""
     if "attacked" not in table:
         return []
@@ -153,46 +159,31 @@ def _attacked(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
         "the attack succeeded within the certified radius: one of them is false, by chance with "
         "probability 2 alpha at most"
     )
-    return at(ERROR, lines, within.to_numpy(), text)
+    return at(ERROR, table.index, within, text)
 
 
-def _impossible(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
-    radius, predict = table["radius"].to_numpy(), table["predict"].to_numpy()
-    finite = np.isfinite(radius)
-    return [
-        *at(ERROR, lines, ~finite, "the radius is not a finite number"),
-        *at(ERROR, lines, finite & (radius < 0), "the radius is negative"),
-        *at(ERROR, lines, finite & (radius >= FAR), f"no pictures are {FAR:,.0f} apart"),
-        *at(
-            ERROR, lines, finite & (radius > 0) & (predict == ABSTAIN), "an abstention has a radius"
-        ),
-        *at(ERROR, lines, predict < ABSTAIN, "the prediction is no class"),
-        *at(ERROR, lines, table["label"].to_numpy() < UNKNOWN, "the label is no class"),
-    ]
-
-
-def _correct(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
+def _correct(table: pd.DataFrame) -> list[Finding]:
     correct = table["correct"].to_numpy().astype(np.float64)
     known = table["label"] != UNKNOWN
     right = (known & (table["predict"] == table["label"])).to_numpy()
     odd = (correct != 0) & (correct != 1)
     if not odd.any():
         text = "`correct` contradicts label and prediction"
-        return at(ERROR, lines, (correct == 1) != right, text)
+        return at(ERROR, table.index, (correct == 1) != right, text)
     steps = np.diff(correct, prepend=0.0)
     if (steps >= 0).all() and np.isin(steps, (0, 1)).mean() >= REGULAR:  # rows may be missing
         text = "`correct` is a running total, not 0 or 1: who averages it gets nonsense"
         wrong = "; it also contradicts label and prediction"
         text += wrong * int(((steps == 1) != right)[steps <= 1].any())
-        return at(ERROR, lines, odd, text)
-    return at(ERROR, lines, odd, "`correct` is neither 0 nor 1")
+        return at(ERROR, table.index, odd, text)
+    return at(ERROR, table.index, odd, "`correct` is neither 0 nor 1")
 
 
-def _images(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
+def _images(table: pd.DataFrame) -> list[Finding]:
     idx = table["idx"].to_numpy()
     again = table["idx"].duplicated(keep=False).to_numpy()
-    findings = at(ERROR, lines, again, "an image comes more than once")
-    findings += at(ERROR, lines, idx < 0, "`idx` is negative")
+    findings = at(ERROR, table.index, again, "an image comes more than once")
+    findings += at(ERROR, table.index, idx < 0, "`idx` is negative")
     images = np.unique(idx).tolist()
     steps = np.array([b - a for a, b in pairwise(images)], dtype=np.float64)
     if len(steps) < 10:

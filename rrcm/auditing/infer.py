@@ -4,6 +4,7 @@ A table whose origin is known has votes, and these have radii at any other alpha
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -15,12 +16,11 @@ from rrcm.auditing.attainable_radii import AttainableRadii
 from rrcm.auditing.findings import ERROR, FAR, NOTE, WARNING, Finding, Inferred, Stated, at
 from rrcm.auditing.ladder import around, rung
 from rrcm.auditing.recount import MAJORITY
-from rrcm.auditing.written import SLIP
+from rrcm.auditing.written import ROUNDINGS, SLIP
 from rrcm.certification.certify import DOWN, printed
 from rrcm.certification.votes.bounds import complement, radius
 from rrcm.certification.votes.counts import ABSTAIN
 
-SHIFTS = {"down": (0.0, 1.0), "nearest": (-0.5, 0.5), "up": (-1.0, 0.0)}  # places to the exact one
 COINCIDENCE = 1e-6  # probability of a heap of radii by chance
 UNTOLD = (
     "n, alpha and sigma cannot be told from the radii: rungs closer than the decimals, too few "
@@ -30,18 +30,17 @@ UNTOLD = (
 AGREE = "radii agree with n, alpha and sigma as stated, which they would not tell by themselves"
 
 
-def explain(
-    table: pd.DataFrame, lines: np.ndarray, stated: Stated
-) -> tuple[list[Inferred], list[Finding]]:
+def explain(table: pd.DataFrame, stated: Stated) -> tuple[list[Inferred], list[Finding]]:
     """Equally good explanations of the radii of a table, the best first, and findings about rows.
 
+    Its index are lines of its file.
     Nothing is inferred from too little evidence, or where most radii have another origin.
     """
     radii, answered = table["radius"].to_numpy(), table["predict"].to_numpy() != ABSTAIN
     rows = np.isfinite(radii) & (radii > 0) & (radii < FAR) & answered
     if not rows.any():
         return [], [Finding(level=NOTE, text="no image has a radius")]
-    r, where = radii[rows], lines[rows]
+    r, where = radii[rows], table.index[rows]
     unit = written.units(r)
     tried = usual.prior(n=stated.n, alpha=stated.alpha, sigma=stated.sigma)
     inferred = attainable_radii.infer(r, unit, tried)
@@ -102,9 +101,7 @@ def _distinct(
     explanations: list[AttainableRadii], r: np.ndarray, unit: np.ndarray
 ) -> list[Inferred]:
     """Explanations that differ in more than how radii are rounded, each with its best sigma."""
-    best = {
-        (one.n, one.alpha, round(math.log(one.sigma), 1)): one for one in reversed(explanations)
-    }
+    best = {one.place: one for one in reversed(explanations)}
     return [_as_inferred(one, r, unit) for one in explanations if one in best.values()]
 
 
@@ -113,7 +110,7 @@ def _as_inferred(candidate: AttainableRadii, r: np.ndarray, unit: np.ndarray) ->
     return Inferred(**asdict(candidate), rows=rows)
 
 
-def _above(stated: Stated, r: np.ndarray, unit: np.ndarray, where: np.ndarray) -> list[Finding]:
+def _above(stated: Stated, r: np.ndarray, unit: np.ndarray, where: pd.Index) -> list[Finding]:
     """Findings about radii above that of unanimous votes, if all three values are stated."""
     n, alpha, sigma = stated.n, stated.alpha, stated.sigma
     if n is None or alpha is None or sigma is None:
@@ -127,7 +124,7 @@ def _above(stated: Stated, r: np.ndarray, unit: np.ndarray, where: np.ndarray) -
 
 
 def _rounding(
-    explanations: list[AttainableRadii], r: np.ndarray, unit: np.ndarray, where: np.ndarray
+    explanations: list[AttainableRadii], r: np.ndarray, unit: np.ndarray, where: pd.Index
 ) -> list[Finding]:
     """Findings about unattainable radii and about radii rounded up beyond the certified ones."""
     matches = [candidate.match(r, unit) for candidate in explanations]
@@ -158,7 +155,7 @@ def _rounding(
 
 
 def _unattainable(
-    explanations: list[AttainableRadii], r: np.ndarray, unit: np.ndarray, where: np.ndarray
+    explanations: list[AttainableRadii], r: np.ndarray, unit: np.ndarray, where: pd.Index
 ) -> list[Finding]:
     """Findings about radii that none of the explanations can give."""
     off = np.all([~candidate.match(r, unit).near() for candidate in explanations], axis=0)
@@ -173,7 +170,7 @@ def _unattainable(
 
 
 def _heaped(
-    candidate: AttainableRadii, r: np.ndarray, unit: np.ndarray, where: np.ndarray
+    candidate: AttainableRadii, r: np.ndarray, unit: np.ndarray, where: pd.Index
 ) -> list[Finding]:
     """A finding about many rows of one radius where attainable radii lie close together.
 
@@ -201,7 +198,7 @@ def _heaped(
     return []
 
 
-def _mixed(pair: list[AttainableRadii], rest: np.ndarray, where: np.ndarray) -> list[Finding]:
+def _mixed(pair: list[AttainableRadii], rest: np.ndarray, where: pd.Index) -> list[Finding]:
     """A finding about a table with radii of two origins; ``rest`` are the rows of the second."""
     one, other = pair
     if (one.alpha, one.sigma) == (other.alpha, other.sigma):
@@ -212,16 +209,13 @@ def _mixed(pair: list[AttainableRadii], rest: np.ndarray, where: np.ndarray) -> 
 
 def apart(one: AttainableRadii | Inferred, stated: Stated) -> list[str]:
     """Names of stated values that an explanation contradicts; its alpha may be half of that."""
-    n, alpha, sigma = one.n, one.alpha, one.sigma
-    contradicts = {
-        "n": None not in (n, stated.n) and n != stated.n,
-        "alpha": not (alpha is None or stated.alpha is None)
-        and not math.isclose(alpha, stated.alpha)
-        and not shares.perhaps(alpha, stated.alpha),
-        "sigma": not (sigma is None or stated.sigma is None)
-        and not usual.agree(stated.sigma, sigma, sigma),
+    agree: dict[str, Callable[[float, float], bool]] = {
+        "n": lambda own, said: own == said,
+        "alpha": lambda own, said: math.isclose(own, said) or bool(shares.perhaps(own, said)),
+        "sigma": lambda own, said: usual.agree(said, own, own),
     }
-    return [name for name, differs in contradicts.items() if differs]
+    both = {name: (getattr(one, name), getattr(stated, name)) for name in agree}
+    return [name for name, pair in both.items() if None not in pair and not agree[name](*pair)]
 
 
 def _otherwise(explanations: list[AttainableRadii], stated: Stated) -> list[Finding]:
@@ -251,10 +245,10 @@ def restated(
     rows = ((table["predict"] != ABSTAIN) & (table["radius"] > 0)).to_numpy()
     r = table["radius"].to_numpy()[rows]
     unit = written.units(r)
-    below, above = (r + places * unit for places in SHIFTS[origin.rounding])
-    least = _most_hits(below - written.SLIP, origin) + 1
+    below = r + ROUNDINGS[origin.rounding] * unit
+    least = _most_hits(below - SLIP, origin) + 1
     ends = []
-    for votes in (least, np.maximum(_most_hits(above + written.SLIP, origin), least)):
+    for votes in (least, np.maximum(_most_hits(below + unit + SLIP, origin), least)):
         radii = np.zeros(len(table))
         radii[rows] = origin.sigma * rung(np.minimum(votes, origin.n), origin.n, alpha)
         answers = {"predict": table["predict"].where(radii >= 0, ABSTAIN)}

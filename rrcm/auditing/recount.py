@@ -32,8 +32,8 @@ class Recount:
 
     ``n`` are the most draws of a row; ``early``: no row says that it has all that were asked for.
     ``level`` and ``sigma`` are intervals, or None where no value explains most rows. Radii of
-    ``two_classes`` depend on votes of the runner-up, which a table does not have. No row without a
-    finding needs a larger alpha than ``least``.
+    ``two_classes`` depend on votes of the runner-up, which a table does not have. ``claims`` are
+    the rows with a bound of votes. No row without a finding needs a larger alpha than ``least``.
     """
 
     n: int
@@ -42,18 +42,19 @@ class Recount:
     level: Interval | None
     least: float
     sigma: Interval | None
-    rows: int
+    claims: pd.DataFrame
     two_classes: bool
     findings: list[Finding]
 
 
-def recount(table: pd.DataFrame, lines: np.ndarray, stated: Stated) -> Recount:
-    """Recompute a table of `certify`, whose rows are at ``lines`` [N] of their file.
+def recount(table: pd.DataFrame, stated: Stated) -> Recount:
+    """Recompute a table of `certify`; its index are lines of its file.
 
     Guarantee: no `p_A` or radius above that of unanimous votes is without an error, at the stated
     alpha and sigma, or else at the sigma of most rows and at `needed.LAXEST`.
     """
     hits, draws, p = (table[name].to_numpy() for name in ("n_A", "n", "p_A"))
+    lines = table.index
     possible = (hits >= 0) & (hits <= draws) & (p >= 0) & (p < 1)
     findings = at(
         ERROR, lines, ~possible, "n_A, n and p_A are not votes, draws and a bound of theirs"
@@ -69,7 +70,7 @@ def recount(table: pd.DataFrame, lines: np.ndarray, stated: Stated) -> Recount:
     findings += at(ERROR, lines, other, f"draws are fewer than the {n:,} of other rows: mixed n")
     level = None
     if claims.any():
-        level, more = _level(table[claims], lines[claims], adaptive=adaptive)
+        level, more = _level(table[claims], adaptive=adaptive)
         findings += more
     radius = table["radius"].to_numpy()
     answered = np.isfinite(radius) & (radius > 0) & (table["predict"].to_numpy() != ABSTAIN)
@@ -78,9 +79,7 @@ def recount(table: pd.DataFrame, lines: np.ndarray, stated: Stated) -> Recount:
     most = needed.LAXEST if stated.alpha is None else stated.alpha
     if bounded.any():
         exact = None if adaptive else level  # else a bound may be of another look
-        sigma, two_classes, more = _sigma(
-            table[bounded], lines[bounded], level=level, exact=exact, most=most, n=n
-        )
+        sigma, two_classes, more = _sigma(table[bounded], level=level, exact=exact, most=most, n=n)
         findings += more
         if two_classes:  # bounds of both may give a radius where p_A is below ½
             bare &= ~claims
@@ -100,15 +99,13 @@ def recount(table: pd.DataFrame, lines: np.ndarray, stated: Stated) -> Recount:
         level=level,
         least=float(alphas[alphas <= most].max(initial=0.0)),
         sigma=sigma,
-        rows=int(claims.sum()),
+        claims=table[claims],
         two_classes=two_classes,
-        findings=findings + _further_radii(table, lines),
+        findings=findings + _further_radii(table),
     )
 
 
-def _level(
-    table: pd.DataFrame, lines: np.ndarray, *, adaptive: bool
-) -> tuple[Interval | None, list[Finding]]:
+def _level(table: pd.DataFrame, *, adaptive: bool) -> tuple[Interval | None, list[Finding]]:
     """The alphas of p_A in rows with votes for a class, if one explains most of them.
 
     If drawing was ``adaptive``, a bound may be that of an earlier look, so that no row is wrong.
@@ -117,12 +114,12 @@ def _level(
     level = low < needed.LAXEST  # of others, `needed.of_rows` tells
     if not level.any():
         return None, []
-    low, high, table, lines = low[level], high[level], table[level], lines[level]
+    low, high, table = low[level], high[level], table[level]
     left, right, inside = common(low, np.minimum(high, needed.LAXEST))
     middle = math.sqrt(left * right)
     if left > 0 and inside.mean() >= MAJORITY:
         text = f"p_A is not the bound of n_A votes that other rows have, at alpha = {middle:.4g}"
-        return (left, right), [] if adaptive else at(ERROR, lines, ~inside, text)
+        return (left, right), [] if adaptive else at(ERROR, table.index, ~inside, text)
     if adaptive:
         mixtures = (alpha for alpha in ALPHAS if has_mixture(some(table), alpha).mean() >= 0.5)
         alpha = next(mixtures, None)
@@ -131,14 +128,13 @@ def _level(
         other, _, also = common(low[~inside], high[~inside])
         if also.sum() > FEW and inside.sum() + also.sum() >= MAJORITY * len(table):
             text = f"p_A is at alpha = {other:.4g}, in other rows at {middle:.4g}: mixed alpha"
-            return (left, right), at(ERROR, lines, ~inside, text)
+            return (left, right), at(ERROR, table.index, ~inside, text)
     text = "p_A is no Clopper–Pearson bound of n_A votes at any one alpha"
     return None, [Finding(level=NOTE, text=text)]
 
 
 def _sigma(
     table: pd.DataFrame,
-    lines: np.ndarray,
     *,
     level: Interval | None,
     exact: Interval | None,
@@ -168,7 +164,7 @@ def _sigma(
             return (sigma, sigma), False, [Finding(level=ERROR, text=text)]
     share = _two_classes(table, upper, exact[1] if exact else most)
     if inside.mean() < 0.5:  # radii of one class have one share of z, those of two do not
-        of_both = _of_two_classes(r, z, upper, lines, share=share, exact=exact, n=n)
+        of_both = _of_two_classes(r, z, upper, table.index, share=share, exact=exact, n=n)
         if of_both is not None:
             return of_both[0], True, of_both[1]
     above, below = ~inside & (low > right), ~inside & (low <= right)
@@ -179,10 +175,10 @@ def _sigma(
         other, _, also = common(low[below], high[below])
         if also.sum() > max(FEW, MAJORITY * below.sum()):
             text = f"radii are of sigma = {other:.4g}, in other rows of {left:.4g}: mixed sigma"
-            return (left, right), False, at(ERROR, lines, ~inside, text)
+            return (left, right), False, at(ERROR, table.index, ~inside, text)
     text = f"the radius is {{}} sigma * Phi^-1(p_A) at sigma = {left:.6g} of the other rows"
-    wrong = at(ERROR, lines, above, text.format("above"))
-    return (left, right), False, wrong + at(WARNING, lines, below, text.format("below"))
+    wrong = at(ERROR, table.index, above, text.format("above"))
+    return (left, right), False, wrong + at(WARNING, table.index, below, text.format("below"))
 
 
 def levels(table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -289,12 +285,14 @@ def _quantiles(table: pd.DataFrame, level: Interval | None) -> tuple[np.ndarray,
     return np.where(exact, ends[0], least), np.where(exact, ends[1], most)
 
 
-def _further_radii(table: pd.DataFrame, lines: np.ndarray) -> list[Finding]:
+def _further_radii(table: pd.DataFrame) -> list[Finding]:
     """Findings about impossible radii in the columns of further certificates."""
     findings = []
     for name in table.columns:
         if name.startswith("radius_") and (predict := name.replace("radius", "predict")) in table:
             radius, answer = needed.numbers(table[name]), needed.numbers(table[predict])
             wrong = ~(np.isfinite(radius) & (radius >= 0)) | ((answer < 0) & (radius > 0))
-            findings += at(ERROR, lines, wrong, f"`{name}` is no radius, or an abstention has one")
+            findings += at(
+                ERROR, table.index, wrong, f"`{name}` is no radius, or an abstention has one"
+            )
     return findings

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pandas as pd
 
 from rrcm.auditing.findings import NOTE, Finding
 from rrcm.auditing.recount import Recount, has_mixture, levels, some
@@ -12,7 +11,7 @@ from rrcm.auditing.usual import COMMON
 HALF = 0.5  # share of the rows stopped early that must have the same kind of bound
 
 
-def spent(table: pd.DataFrame, again: Recount, alpha: float | None) -> tuple[int, list[Finding]]:
+def spent(again: Recount, alpha: float | None) -> tuple[int, list[Finding]]:
     """How many times the level of its bounds a table's alpha is, and why.
 
     Compares the bounds of rows that stopped early with those of the last look. ``alpha`` is the
@@ -22,10 +21,8 @@ def spent(table: pd.DataFrame, again: Recount, alpha: float | None) -> tuple[int
     if again.level is None or (again.two_classes and not again.adaptive):
         return both, []
     level = float(np.sqrt(again.level[0] * again.level[1]))
-    votes = (table["n_A"] > 0) & (table["n_A"] <= table["n"])
-    claims = votes & (table["p_A"] > 0) & (table["p_A"] < 1)
-    early = some(table[claims & (table["n"] < again.n)])
-    late = some(table[claims & (table["n"] == again.n)])
+    stopped = again.claims["n"] < again.n
+    early, late = some(again.claims[stopped]), some(again.claims[~stopped])
     if not len(early):
         return both, perhaps(both * level, alpha)
     if has_mixture(early, level).mean() <= HALF:

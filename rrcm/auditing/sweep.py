@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rrcm.auditing.ladder import around, rung, tops
-from rrcm.auditing.written import Written
+from rrcm.auditing.written import ROUNDINGS, Written
 
-_SHIFTS = {"down": 0.0, "nearest": -0.5, "up": -1.0}  # last places to the least exact radius
 _FOREIGN = 0.02  # share of the radii that may be of another origin
 _OPEN = 1 - 1e-12  # intervals of neighbouring radii must not meet in an end
 _STEPS = np.arange(-2, 4)  # rungs from that below a radius that may be its own
@@ -29,15 +28,15 @@ class Window:
     @classmethod
     def around(cls, radius: float, place: float, rung: float, rounding: str) -> "Window":
         """The sigmas at which a written radius belongs to a rung, or up to a place next to it."""
-        low = max(radius + (_SHIFTS[rounding] - 1) * place, radius / 4) / rung
-        return cls(low, (radius + (_SHIFTS[rounding] + 2) * place) / rung, rounding)
+        low = max(radius + (ROUNDINGS[rounding] - 1) * place, radius / 4) / rung
+        return cls(low, (radius + (ROUNDINGS[rounding] + 2) * place) / rung, rounding)
 
 
 def swept(
     seen: Written, n: int, alpha: float, windows: list[Window]
 ) -> tuple[np.ndarray, list[Window]]:
     """The best part of each window, and its log likelihood ratio against unrelated radii, [W]."""
-    edges = np.array([(one.low, one.high, _SHIFTS[one.rounding]) for one in windows])
+    edges = np.array([(one.low, one.high, ROUNDINGS[one.rounding]) for one in windows])
     low, high, shift = np.split(edges, 3, axis=1)
     rungs, chance = _rungs(seen, n, alpha, low, high, shift)
     gain = np.log((1 - _FOREIGN) / chance / _FOREIGN + 1)

@@ -6,7 +6,8 @@ from decimal import Decimal
 
 import numpy as np
 
-ROUNDINGS = ("down", "nearest", "up")
+# Last places from a written radius to the least that it stands for; the largest is one further.
+ROUNDINGS = {"down": 0.0, "nearest": -0.5, "up": -1.0}
 # Programs that write a number of significant digits round to the nearest.
 SIGNIFICANT = {"down": 0.05, "nearest": 0.9, "up": 0.05}
 SLIP = 1e-9  # pixels; error of the special functions

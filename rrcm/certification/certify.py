@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rrcm.certification.votes.counts import ABSTAIN, Certified, Rule, require_enough
+from rrcm.certification.votes.counts import ABSTAIN, NOTHING, Certified, Rule, require_enough
 from rrcm.certification.votes.records import Header, Row
 from rrcm.config.certification import require_law
 from rrcm.core import registry
@@ -105,7 +105,7 @@ def certified(row: Row, header: Header, rule: Rule, *, certificate: str, alpha: 
     component = _component(certificate)
     votes = row.votes(len(header.classes))
     if not votes.draws:
-        return Certified(label=ABSTAIN, radius=0.0, n_A=0, n=0, p_A=0.0)
+        return NOTHING
     got = component.certify(votes, rule, sigma=header.sigma, alpha=alpha)
     if header.classes[votes.c_A] == NO_CLASS:
         return dataclasses.replace(got, label=ABSTAIN, radius=0.0)

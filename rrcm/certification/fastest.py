@@ -169,7 +169,7 @@ def _rates(
 
 def _call(backend: Backend, split: Split, rows: int) -> float:
     """Return the seconds of a second call on one thread; the first one may compile."""
-    x, z = drawing.batch(split, rows).to(backend.device), trial_normals(backend, rows)
+    x, z = voting.batch(split, rows).to(backend.device), trial_normals(backend, rows)
     backend.scores(x, z).sum().item()
     began = time.perf_counter()
     backend.scores(x, z).sum().item()

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,8 @@ from rrcm.certification.attacking.candidates import pools
 from rrcm.certification.attacking.expected import Expected, threads_restored
 from rrcm.certification.attacking.search import Search
 from rrcm.certification.sampling import drawing, replay, store
-from rrcm.certification.sampling.journal import InMemoryJournal
-from rrcm.certification.sampling.sampler import VoteSampler
-from rrcm.certification.sampling.watched import Watch, Watched
+from rrcm.certification.sampling.journal import InMemoryJournal, Journal
+from rrcm.certification.sampling.sampler import VoteSampler, Watch
 from rrcm.certification.votes import reach, records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.config.certification import Sampling, noise_level
@@ -301,7 +301,7 @@ class Certifier:
         """Certify one picture, without progress; arguments and errors are those of `certify`.
 
         ``idx`` is the image's index in the noise stream: with that of a test image, the answer is
-        that of its table. ``watch`` is called at each look of the rule; see `Watched`.
+        that of its table. ``watch`` is called at each look of the rule; see `VoteSampler`.
         """
         return self.alone(image, idx=idx, seed=seed, budget=budget, workers=workers, watch=watch)[
             0
@@ -420,32 +420,23 @@ class Smoothed(Certifier):
             replay.require_same(self.backend, header, split, rows, where=str(path))
             return Answers(header, rows, pictures=pictures)
         require(workers > 0, f"workers: must be positive, got {workers}")
-        first, *others = [self.backend.on(device) for device in devices] or [self.backend]
-        kept, every = InMemoryJournal(), drawing.BETWEEN_SAVES
-        if path is None:
+        backends = [self.backend.on(device) for device in devices] or [self.backend]
+        journal = None if path is None else _journal(path)
+        with (
+            nullcontext(InMemoryJournal()) if journal is None else Journal(journal, header) as kept
+        ):
             sampler = VoteSampler(
-                split, header, kept, workers=workers, every=every, budget_start=budget_start
+                split, header, kept, workers=workers, budget_start=budget_start, watch=watch
             )
-            if watch:
-                sampler.rule = Watched(sampler.rule, watch)
-            states = sampler.draw_votes([first, *others])
-        else:
-            states = drawing.sample(
-                first,
-                split,
-                header,
-                _journal(path),
-                path,
-                workers=workers,
-                every=every,
-                budget_start=budget_start,
-                others=others,
-            )
-        if progress:
-            drawing.shown(states, header, total=len(split.idx), title="certify")
-        else:
-            deque(states, maxlen=0)
-        rows = [kept.rows[i] for i in split.idx.tolist()] if path is None else records.read(path)[1]
+            states = sampler.draw_votes(backends)
+            if progress:
+                drawing.shown(states, header, total=len(split.idx), title="certify")
+            else:
+                deque(states, maxlen=0)
+        rows = sampler.rows()
+        if path is not None and journal is not None:
+            records.write(path, header, rows)
+            journal.unlink()
         return Answers(header, rows, pictures=pictures)
 
 

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 
 from rrcm.analysis.presentation import embedded, votes
 from rrcm.certification.certify import floor
-from rrcm.certification.sampling.watched import Watch
+from rrcm.certification.sampling.sampler import Watch
 from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes.counts import ImageVotes
 from rrcm.serving.schemas import Reply

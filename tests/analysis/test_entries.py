@@ -107,5 +107,5 @@ def test_a_table_is_of_one_split_and_says_which():
     title = tables.title([PLAIN, choice], confidence=0.95)
     assert title == "certified accuracy of the choice split, % [95 % Wilson interval]"
     entries.require_alike([test, PLAIN, test])
-    with refused(DataError, "c is of the choice split and t of the test split", "apart"):
+    with refused(DataError, "c is of the choice split and t is of the test split", "apart"):
         entries.require_alike([test, PLAIN, choice])

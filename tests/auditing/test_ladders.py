@@ -101,17 +101,7 @@ def test_a_stated_sigma_is_sought_within_its_digits(seed):
     [best, *_] = infer(values, stated)
 
     assert (best.n, best.alpha) == (10_000, 0.01) and 1.012145 <= best.sigma <= 1.012155
-    assert (
-        attainable_radii.match(
-            values,
-            np.full(len(values), 1e-3),
-            n=best.n,
-            alpha=best.alpha,
-            sigma=np.float64(best.sigma),
-        )
-        .hit["down"]
-        .all()
-    )
+    assert best.match(values, np.full(len(values), 1e-3)).hit["down"].all()
 
 
 def test_a_sigma_at_which_two_neighbouring_radii_meet_is_not_the_best():

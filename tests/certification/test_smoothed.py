@@ -35,7 +35,7 @@ def test_an_answer_is_the_row_of_a_table(tmp_path: Path, stop: str, certificate:
     draws = dataclasses.replace(DRAWS, stop=stop, seed=5, certificate=certificate, alpha=0.01)
     header = store.header(linear(), SPLIT, "a-run", draws)
     journal, path = tmp_path / "journal", tmp_path / "votes.jsonl"
-    *_, _ = drawing.sample(linear(), SPLIT, header, journal, path, workers=2)
+    drawing.run(linear(), header, SPLIT, journal=journal, path=path, title="")
     table = table_of(*records.read(path), certificates=[certificate], alpha=0.01)
     one = of(draws=dataclasses.replace(draws, subset="first:1"))
 

@@ -7,7 +7,8 @@ from tempfile import TemporaryDirectory
 
 from builders import SIGMA, images, linear
 
-from rrcm.certification.sampling import drawing
+from rrcm.certification.sampling.journal import Journal
+from rrcm.certification.sampling.sampler import VoteSampler
 from rrcm.certification.sampling.store import header
 from rrcm.certification.votes import records
 from rrcm.config.certification import Sampling
@@ -33,10 +34,14 @@ def defined(cfg=CFG, split=SIX, *, backend=None, sigma=SIGMA, **how):
 
 def drawn(folder, cfg=CFG, split=SIX, *, backend=None, head=(), **how):
     """Sampling, with its journal and its votes.jsonl in a folder; ``head`` is told the header."""
-    backend, how = backend or linear(), {"workers": 1} | how
+    backend, how = backend or linear(), {"workers": 1, "every": 5.0} | how
     definition = defined(cfg, split, backend=backend, **dict(head))
-    journal, path = Path(folder, "journal"), Path(folder, "votes.jsonl")
-    return drawing.sample(backend, split, definition, journal, path, **how)
+    with Journal(Path(folder, "journal"), definition) as kept:
+        kept.complete(how.pop("known", ()))
+        sampler = VoteSampler(split, definition, kept, **how)
+        yield from sampler.draw_votes([backend])
+    records.write(Path(folder, "votes.jsonl"), definition, sampler.rows())
+    Path(folder, "journal").unlink()
 
 
 def sampled(cfg=CFG, split=SIX, *, make=linear, workers=1, every=5.0, before=b"", known=(), **head):

@@ -11,7 +11,8 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtri
 
 from rrcm.certification.certify import line_of
-from rrcm.certification.votes.counts import ABSTAIN, Certified, ImageVotes, Rule
+from rrcm.certification.votes import counts
+from rrcm.certification.votes.counts import Certified, ImageVotes, Rule
 from rrcm.certification.votes.records import Header, Row
 from rrcm.config.certification import require_law
 from rrcm.core.errors import CertificateError
@@ -58,20 +59,15 @@ def certify(
     The votes of the second round must not have chosen ``label``; ``rule`` bounds each probability
     at alpha / (k + 1). ``k`` is at least 1 and below the number of classes.
     """
-    level, draws = alpha / (k + 1), np.array(votes.draws)
+    level = alpha / (k + 1)
     others, times = np.unique(
         np.delete(votes.counts, label, axis=1), axis=1, return_counts=True
     )  # most classes of many have the same few votes
-    bounds = [
-        rule.complement(list(zip(votes.draws, (draws - column).tolist(), strict=True)), level)
-        for column in others.T
-    ]
+    bounds = [counts.at_most(rule, votes, column, level) for column in others.T]
     most = sorted(np.repeat(bounds, times).tolist(), reverse=True)[:k]
-    history = votes.history(label)
-    q = rule.complement(history, level)
-    found = max(0.0, radius(q, most, sigma=sigma))
-    (n, hits), answer = history[-1], label if found > 0 else ABSTAIN
-    return Certified(label=answer, radius=found, n_A=hits, n=n, p_A=1 - q)
+    q = rule.complement(votes.history(label), level)
+    found = radius(q, most, sigma=sigma)
+    return counts.conclude(votes, complement=q, radius=found, label=label)
 
 
 def table(header: Header, rows: list[Row], *, k: int, alpha: float) -> pd.DataFrame:
@@ -89,9 +85,8 @@ def table(header: Header, rows: list[Row], *, k: int, alpha: float) -> pd.DataFr
         raise CertificateError(
             f"top {k}: of {classes} classes, the most probable ones are 1 to {classes - 1}"
         )
-    every = np.eye(1, classes, dtype=np.int64)
-    most = ImageVotes(idx=0, selection=every[0], draws=(header.n,), counts=header.n * every)
-    if certify(most, rule, k=k, label=0, sigma=1.0, alpha=level).label == ABSTAIN:
+    most = counts.unanimous(rule, classes)
+    if not certify(most, rule, k=k, label=0, sigma=1.0, alpha=level).radius:
         raise CertificateError(
             f"n: {header.n} votes can never certify top {k} at alpha = {alpha:g}: all would abstain"
         )
@@ -99,7 +94,7 @@ def table(header: Header, rows: list[Row], *, k: int, alpha: float) -> pd.DataFr
     for row in rows:
         votes = row.votes(classes)
         asked = votes.c_A if row.label == UNKNOWN else row.label
-        got = Certified(label=ABSTAIN, radius=0.0, n_A=0, n=0, p_A=0.0)
+        got = counts.NOTHING
         if votes.draws and header.classes[asked] != NO_CLASS:
             got = certify(votes, rule, k=k, label=asked, sigma=header.sigma, alpha=level)
         line = line_of(row, got) | {"top": k}

@@ -5,7 +5,7 @@ comparable.
 """
 
 from rrcm.certification.votes.bounds import radius
-from rrcm.certification.votes.counts import Certified, ImageVotes, Rule, conclude
+from rrcm.certification.votes.counts import Certified, ImageVotes, Rule, at_most, conclude
 
 READS = frozenset({"hits", "runner-up"})
 
@@ -34,8 +34,7 @@ def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float) -> Cer
     Raises:
         CertificateError: sigma <= 0.
     """
-    others = (votes.draws - votes.runner_up).tolist()
     not_A = rule.complement(votes.history(votes.c_A), alpha / 2)
-    p_B = rule.complement(list(zip(votes.draws, others, strict=True)), alpha / 2)
+    p_B = at_most(rule, votes, votes.runner_up, alpha / 2)
     both = radius(not_A, sigma=sigma) + radius(p_B, sigma=sigma)
     return conclude(votes, complement=not_A, radius=both / 2)

@@ -8,7 +8,7 @@ the number of workers, if the scores of a row do not depend on the other rows of
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,18 +20,15 @@ from rrcm.certification.sampling import store, voting
 from rrcm.certification.sampling.journal import Journal
 from rrcm.certification.sampling.sampler import SamplingProgress, VoteSampler
 from rrcm.certification.votes import records
-from rrcm.certification.votes.records import Header, Row
+from rrcm.certification.votes.records import Header
 from rrcm.config.certification import Eval, Sampling
 from rrcm.core import progress, registry
-from rrcm.core.ending import seconds_between_saves
-from rrcm.core.errors import BackendError
 from rrcm.data.splits import shards
 from rrcm.data.splits.shards import Split
 from rrcm.inference.backend import Backend
 from rrcm.noise import streams
 
 NEVER = 1e9  # seconds, more than anybody waits
-BETWEEN_SAVES = seconds_between_saves(5.0)  # lines of the journal: what a kill may lose
 CALIBRATION = 64  # noisy validation images that set the ranges of int8 activations
 THREADS = torch.get_num_threads()  # when imported: any call of a backend on a CPU leaves one
 
@@ -75,26 +72,26 @@ def run(
     earlier: Sequence[Path] = (),
     budget_start: float | None = None,
 ) -> dict[str, Any]:
-    """Sample the votes of ``header`` into ``path``; see `sample`.
+    """Sample the votes of ``header`` into ``path``, resuming from ``journal``.
 
-    Images that have votes in files of ``earlier`` are not drawn (`store.reusable`). Returns
-    notes for the provenance.
+    Images that have votes in files of ``earlier`` are not drawn (`store.reusable`). The file is
+    written whole, at the end, and the journal is removed. Returns notes for the provenance.
+
+    Raises:
+        VotesError: ``journal`` has votes of another classifier or setting.
+        ConfigError: The budget was spent before the first draw.
+        BackendError: A score is NaN.
     """
-    invariant, images = is_batch_invariant(function, batch(split, header.batch)), header.expected()
+    invariant = is_batch_invariant(function, voting.batch(split, header.batch))
+    images = header.expected()
     if known := store.reusable(earlier, header, split):
         print(f"{title}: {len(known):,} of {images:,} images have votes already", file=sys.stderr)
-    states = sample(
-        function,
-        split,
-        header,
-        journal,
-        path,
-        workers=workers(),
-        every=BETWEEN_SAVES,
-        budget_start=budget_start,
-        known=known.values(),
-    )
-    last = shown(states, header, total=images, title=title)
+    with Journal(journal, header) as kept:
+        kept.complete(known.values())
+        sampler = VoteSampler(split, header, kept, workers=workers(), budget_start=budget_start)
+        last = shown(sampler.draw_votes([function]), header, total=images, title=title)
+    records.write(path, header, sampler.rows())
+    journal.unlink()
     return {
         "provider": header.provider,
         "workers": workers(),
@@ -103,57 +100,6 @@ def run(
         "draws": last.draws,
         "is_batch_invariant": invariant,
     }
-
-
-def sample(
-    backend: Backend,
-    split: Split,
-    header: Header,
-    journal: Path,
-    path: Path,
-    *,
-    workers: int,
-    every: float = 5.0,
-    budget_start: float | None = None,
-    others: Sequence[Backend] = (),
-    known: Iterable[Row] = (),
-) -> Iterator[SamplingProgress]:
-    """Write the votes of the images of ``split`` to ``path``, resuming from ``journal``.
-
-    Yields the progress, first that restored from the journal.
-
-    Args:
-        backend: The function to certify.
-        split: Images to certify.
-        header: From `store.header`; has all other settings.
-        journal: The journal file; removed at the end.
-        path: The votes file; written whole, at the end.
-        workers: Number of threads of each device.
-        every: Seconds between journal lines of an unfinished image; a kill loses at most these.
-        budget_start: When the budget of ``header`` began, of `time.monotonic`; by default with the
-            draws.
-        others: The same function on further devices, with which it shares the draws.
-        known: Finished rows, from `store.reusable`, whose images are not drawn.
-
-    Raises:
-        VotesError: ``journal`` has votes of another classifier or setting.
-        ConfigError: The budget was spent before the first draw.
-        BackendError: The classes differ from those of ``split``, or a score is NaN.
-    """
-    if list(header.classes) != list(split.classes):
-        raise BackendError(
-            f"run {header.run} has {len(header.classes)} classes ({', '.join(header.classes[:3])}, "
-            f"…), the data {len(split.classes)} ({', '.join(split.classes[:3])}, …)"
-        )
-    with Journal(journal, header) as kept:
-        kept.complete(known)
-        sampler = VoteSampler(
-            split, header, kept, workers=workers, every=every, budget_start=budget_start
-        )
-        yield from sampler.draw_votes([backend, *others])
-        rows = [kept.rows[int(split.idx[place])] for place in sampler.places]
-    records.write(path, header, rows)
-    journal.unlink()
 
 
 def is_batch_invariant(function: Backend, x: Tensor) -> bool:
@@ -187,9 +133,3 @@ def shown(
             shown.set_postfix_str(text, refresh=number == 0)
             shown.update(state.images - shown.n)
     return state
-
-
-def batch(split: Split, size: int) -> Tensor:
-    """Pixels of the first ``size`` images, repeated if there are fewer."""
-    rows = torch.arange(size) % len(split.idx)
-    return torch.from_numpy(split.pixels(rows.numpy()))

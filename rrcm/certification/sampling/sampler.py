@@ -1,11 +1,10 @@
 """Samples the votes of images until the stopping rule ends each, and keeps them in a journal."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
-import torch
 
 from rrcm.certification.sampling import batching, drift, replay, voting
 from rrcm.certification.sampling.batching import Job
@@ -13,6 +12,7 @@ from rrcm.certification.sampling.journal import InMemoryJournal
 from rrcm.certification.votes import records
 from rrcm.certification.votes.counts import ImageVotes
 from rrcm.certification.votes.records import BUDGET, END, Header, Row
+from rrcm.core.ending import seconds_between_saves
 from rrcm.core.errors import ConfigError, NoFunctionError
 from rrcm.data.splits.shards import Split
 from rrcm.inference.backend import Backend
@@ -26,11 +26,18 @@ class SamplingProgress:
     draws: int
 
 
+BETWEEN_SAVES = seconds_between_saves(5.0)  # lines of the journal: what a kill may lose
+Watch = Callable[[ImageVotes, float], None]  # the votes so far, and the radius certified by them
+
+
 @dataclass
 class VoteSampler:
     """Runs images as jobs of `batching.run`, and writes their votes to a journal.
 
-    It resumes from ``journal``; fields are the arguments of `drawing.sample`.
+    It resumes from ``journal``. ``workers`` is the number of threads of each device; ``every`` are
+    the seconds between journal lines of an unfinished image, of which a kill loses no more; and
+    ``budget_start`` is when the budget of ``header`` began, of `time.monotonic`, by default with
+    the draws. ``watch`` is shown each look of the rule, and its error ends all.
     """
 
     split: Split
@@ -38,8 +45,9 @@ class VoteSampler:
     journal: InMemoryJournal
     _: KW_ONLY
     workers: int
-    every: float
+    every: float = BETWEEN_SAVES
     budget_start: float | None = None
+    watch: Watch | None = None
 
     def __post_init__(self) -> None:
         self.rule, self.classes = self.header.rule(), len(self.header.classes)
@@ -118,13 +126,16 @@ class VoteSampler:
         header = self.header
         if not drift.known(backend):
             with voting.in_memory(self.split, header.batch):
-                places = np.arange(header.batch) % len(self.split.idx)
-                drift.remember(backend, torch.from_numpy(self.split.pixels(places)))
+                drift.remember(backend, voting.batch(self.split, header.batch))
 
     def _counter(self, backend: Backend) -> batching.CountPieces:
         noise, size = voting.noise(self.header, self.split), self.header.batch
         look = drift.AloneCheck(backend) if self.header.foreign else None
         return voting.counter(backend, self.split, noise=noise, batch_size=size, look=look)
+
+    def rows(self) -> list[Row]:
+        """The journal's rows of the images of the share, in their order, once all were drawn."""
+        return [self.journal.rows[int(self.split.idx[place])] for place in self.places]
 
     def row_of(self, place: int) -> Row | None:
         """The image's latest line, if any, in the journal or on the way to it."""
@@ -143,6 +154,8 @@ class VoteSampler:
         """Whether to draw another interval of ``job``; records the reason if not."""
         votes, stop = self.votes_of(job), ""
         if votes.draws:
+            if self.watch:
+                self.watch(votes, self.rule.claim.radius(votes, self.rule))
             end = END if votes.draws[-1] == self.header.n else ""
             stop = self.rule.stop(votes) or end
         self.stops[job.row] = stop

@@ -16,7 +16,7 @@ from rrcm.certification.votes import reach, records
 from rrcm.certification.votes.records import BUDGET, Header, Row
 from rrcm.config.certification import Sampling
 from rrcm.core import locks, registry
-from rrcm.core.errors import ConfigError, VotesError
+from rrcm.core.errors import BackendError, ConfigError, VotesError
 from rrcm.core.files import write_text
 from rrcm.core.schema import listed
 from rrcm.data.splits.shards import Split
@@ -83,7 +83,13 @@ def header(
 
     Raises:
         ConfigError: ``shard`` is not i/k, or the rule makes no claim when a ``budget`` ends it.
+        BackendError: The classes of ``backend`` differ from those of ``split``.
     """
+    if list(backend.classes) != list(split.classes):
+        raise BackendError(
+            f"run {run} has {len(backend.classes)} classes ({', '.join(backend.classes[:3])}, …), "
+            f"the data {len(split.classes)} ({', '.join(split.classes[:3])}, …)"
+        )
     i, slash, k = shard.partition("/")
     if not (slash and i.isdecimal() and k.isdecimal() and 1 <= int(i) <= int(k)):
         raise ConfigError(f"shard: expected i/k with 1 <= i <= k, such as 1/4, got {shard!r}")

@@ -68,6 +68,12 @@ def trial_normals(backend: Backend, rows: int) -> Tensor | None:
     return torch.randn(rows, *backend.normals, generator=generator).to(backend.device)
 
 
+def batch(split: Split, size: int) -> Tensor:
+    """Pixels of the first ``size`` images, repeated if there are fewer."""
+    rows = torch.arange(size) % len(split.idx)
+    return torch.from_numpy(split.pixels(rows.numpy()))
+
+
 def is_defined(scores: Tensor) -> Tensor:
     """Whether each row of scores [B, K] has a class, [B]: none is NaN, and the highest is finite.
 

@@ -114,6 +114,12 @@ class Rule(Protocol):
         """A sentence for reports: when drawing stops."""
 
 
+def at_most(rule: Rule, votes: ImageVotes, of_class: np.ndarray, alpha: float) -> float:
+    """Upper bound of the probability of a class that has ``of_class`` [L] of the votes at looks."""
+    others = (votes.draws - of_class).tolist()
+    return rule.complement(list(zip(votes.draws, others, strict=True)), alpha)
+
+
 class Certificate(Protocol):
     """A theorem that turns votes into a radius; see rrcm/certification/certificates/."""
 
@@ -141,14 +147,10 @@ class Claim:
         return got.radius
 
 
-def unanimous(rule: Rule) -> ImageVotes:
-    """All votes of all draws of ``rule`` for one class: none certify a larger radius."""
-    return ImageVotes(
-        idx=0,
-        selection=np.array([1, 0]),
-        draws=rule.looks,
-        counts=np.array([[look, 0] for look in rule.looks]),
-    )
+def unanimous(rule: Rule, classes: int = 2) -> ImageVotes:
+    """All votes of all draws of ``rule`` for the first class: none certify a larger radius."""
+    first = np.eye(1, classes, dtype=np.int64)[0]
+    return ImageVotes(idx=0, selection=first, draws=rule.looks, counts=np.outer(rule.looks, first))
 
 
 def require_enough(certificate: Certificate, rule: Rule, *, alpha: float) -> None:
@@ -174,11 +176,20 @@ class Certified:
     p_A: float
 
 
-def conclude(votes: ImageVotes, *, complement: float, radius: float) -> Certified:
-    """The answer for the bound 1 - p_A <= ``complement``; abstains if ``radius`` <= 0."""
-    draws, hits = votes.history(votes.c_A)[-1]
+NOTHING = Certified(label=ABSTAIN, radius=0.0, n_A=0, n=0, p_A=0.0)  # of an image without draws
+
+
+def conclude(
+    votes: ImageVotes, *, complement: float, radius: float, label: int | None = None
+) -> Certified:
+    """The answer for the bound 1 - p <= ``complement``; abstains if ``radius`` <= 0.
+
+    p is the probability of ``label``, by default that of c_A.
+    """
+    label = votes.c_A if label is None else label
+    draws, hits = votes.history(label)[-1]
     return Certified(
-        label=votes.c_A if radius > 0 else ABSTAIN,
+        label=label if radius > 0 else ABSTAIN,
         radius=max(radius, 0.0),
         n_A=hits,
         n=draws,
