@@ -25,10 +25,12 @@ from torch.optim.swa_utils import AveragedModel
 
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError
 from rrcm.inference import runtime
-from rrcm.inference.foreign import _combining, _onnx_file, _probes, _timm, module
+from rrcm.inference.foreign import _combining, _onnx_file, _timm, module
 from rrcm.inference.foreign import onnx as files
 from rrcm.inference.foreign import timm as networks
+from rrcm.inference.foreign._probes import forked
 
+pytestmark = pytest.mark.usefixtures("unforked")
 RNG = np.random.default_rng(0)
 X = torch.from_numpy(RNG.normal(size=(6, 3, 4, 5)).astype(np.float32))
 TYPES = {
@@ -909,7 +911,7 @@ def test_a_copy_of_this_process_waits_for_no_threads_and_draws_other_numbers():
     drawn()
     state = torch.get_rng_state()
 
-    one, other = (_probes.forked(drawn, device=torch.device("cpu"), seed=seed) for seed in (0, 1))
+    one, other = (forked(drawn, device=torch.device("cpu"), seed=seed) for seed in (0, 1))
     torch.set_num_threads(1)
 
     assert one is not None and other is not None and not torch.equal(one, other)
