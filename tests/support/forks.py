@@ -4,6 +4,7 @@ import importlib
 import os
 import runpy
 import sys
+from multiprocessing import get_context
 from typing import Any
 
 from dvc.cli import main
@@ -16,21 +17,18 @@ def forked(_shell: str, command: str, *, env: dict[str, str], cwd: str, **_: Any
     module = command.split()[-1]
     importlib.import_module(module)
     del sys.modules[module]  # which is run anew
-    if not (child := os.fork()):
-        os.chdir(cwd)
-        os.environ.update(env)
-        code = 1
-        try:
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-            code = 0
-        except SystemExit as ended:
-            print(ended.code or "", file=sys.stderr)
-            code = int(bool(ended.code))
-        finally:
-            sys.stdout.flush()
-            os._exit(code)
-    if status := os.waitpid(child, 0)[1]:
-        raise StageCmdFailedError(command, status)
+    child = get_context("fork").Process(target=stage, args=(module, env, cwd))
+    child.start()
+    child.join()
+    if child.exitcode:
+        raise StageCmdFailedError(command, child.exitcode)
+
+
+def stage(module: str, env: dict[str, str], cwd: str) -> None:
+    """As ``python -m`` does it."""
+    os.chdir(cwd)
+    os.environ.update(env)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
