@@ -176,11 +176,9 @@ def test_an_attack_says_what_was_done_with_the_images_before(
     elsewhere: Workspace, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    for name in ("ant/grey.png", "bee/sixteen.png", "cat/small.png"):
-        Path("few", name).parent.mkdir(parents=True)
-        shutil.copy(elsewhere.path / "pictures" / name, Path("few", name))
     asked = {"timm": "resnet10t", "weights": elsewhere.path / "resnet.pt", "size": "32"}
-    asked |= {"images": Path("few"), "sigma": 0.25, "alpha": 0.01}
+    asked |= {"images": elsewhere.path / "pictures", "sigma": 0.25, "alpha": 0.01}
+    asked |= {"radii": "0", "subset": "every:3"}
 
     def attacked(n: int, steps: int = 1) -> str:
         search = Search(copies=1, steps=steps, restarts=1)
