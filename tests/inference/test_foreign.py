@@ -25,12 +25,10 @@ from torch.optim.swa_utils import AveragedModel
 
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError
 from rrcm.inference import runtime
-from rrcm.inference.foreign import _combining, _onnx_file, _timm, module
+from rrcm.inference.foreign import _combining, _onnx_file, _probes, _timm, module
 from rrcm.inference.foreign import onnx as files
 from rrcm.inference.foreign import timm as networks
-from rrcm.inference.foreign._probes import forked
 
-pytestmark = pytest.mark.usefixtures("unforked")
 RNG = np.random.default_rng(0)
 X = torch.from_numpy(RNG.normal(size=(6, 3, 4, 5)).astype(np.float32))
 TYPES = {
@@ -768,6 +766,7 @@ def trained(network, folder: Path) -> dict[str, Path]:
     }
 
 
+@pytest.mark.usefixtures("unforked")
 def test_of_several_networks_in_a_file_that_of_timms_own_loader_is_taken(tmp_path: Path):
     made = timm.create_model(SMALL, num_classes=4).train()
     for key, path in trained(made, tmp_path).items():
@@ -784,6 +783,7 @@ def test_of_several_networks_in_a_file_that_of_timms_own_loader_is_taken(tmp_pat
         assert [note.partition(";")[0] for note in found.notes] == [several] * (key != other)
 
 
+@pytest.mark.usefixtures("unforked")
 def test_a_network_is_what_timms_trainer_says(tmp_path: Path):
     """As it says in the file, its pooling, normalisation and size; another network is refused."""
     own = timm.create_model(SMALL, num_classes=4, global_pool="max").eval()
@@ -830,6 +830,7 @@ def test_a_network_is_what_timms_trainer_says(tmp_path: Path):
         networks.Backend(SMALL, sigma=SIGMA, weights=file(mean="x"))
 
 
+@pytest.mark.usefixtures("unforked")
 def test_a_network_of_timm_has_the_channels_of_its_weights(tmp_path: Path):
     own = timm.create_model(SMALL, num_classes=4, in_chans=1).eval()
     torch.save(own.state_dict(), tmp_path / "net.pt")
@@ -843,6 +844,7 @@ def test_a_network_of_timm_has_the_channels_of_its_weights(tmp_path: Path):
         assert torch.allclose(found.scores(PIXELS[:, :1]), own(PIXELS[:, :1]), atol=1e-5)
 
 
+@pytest.mark.usefixtures("unforked")
 def test_a_network_of_timm_has_as_many_classes_as_each_of_its_heads(tmp_path: Path):
     name = "deit_tiny_distilled_patch16_224"
     own = timm.create_model(name, num_classes=7, img_size=32).eval()
@@ -911,7 +913,7 @@ def test_a_copy_of_this_process_waits_for_no_threads_and_draws_other_numbers():
     drawn()
     state = torch.get_rng_state()
 
-    one, other = (forked(drawn, device=torch.device("cpu"), seed=seed) for seed in (0, 1))
+    one, other = (_probes.forked(drawn, device=torch.device("cpu"), seed=seed) for seed in (0, 1))
     torch.set_num_threads(1)
 
     assert one is not None and other is not None and not torch.equal(one, other)
