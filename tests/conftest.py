@@ -1,18 +1,16 @@
 import os
 import signal
+import sys
 from functools import partial
 from pathlib import Path
 
-import browsers
 import pytest
-import torch
 import workspace
-from builders import Clock
 from workspace import Workspace
 
 # Tests run side by side; golden values of training are those of one thread. So is what tests start:
-# threads of several processes would wait for each other.
-torch.set_num_threads(1)
+# threads of several processes would wait for each other. PyTorch reads this when it is imported,
+# by none of these: the process that only hands tests out does without it.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 # An environment has `rrcm` alone; what a test starts in another folder finds `pipeline` here.
@@ -20,8 +18,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, (str(workspace.ROOT), os.environ.get("PYTHONPATH")))
 )
 
-# What tests start compiles our modules once, and copies of a checkout have the result.
+# What tests start compiles our modules once, and copies of a checkout have the result; tests
+# themselves are compiled once, too.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Shells start background jobs with SIGINT ignored, nohup with SIGHUP, and what a test starts would
 # inherit that.
@@ -58,7 +58,15 @@ def checkout(finished: Workspace, tmp_path: Path) -> Workspace:
 @pytest.fixture
 def one_batch_a_task(monkeypatch):
     """Draws seem to take long, so that a worker gets no more than one batch at a time."""
+    from builders import Clock
+
     monkeypatch.setattr("rrcm.certification.sampling.batching.time", Clock(1.0))
+
+
+@pytest.fixture
+def unforked(monkeypatch):
+    """Networks are tried in this process, as on a GPU: a copy of one so large takes a while."""
+    monkeypatch.setattr("rrcm.inference.foreign._probes.forked", lambda *_, **__: None)
 
 
 @pytest.fixture
@@ -71,6 +79,8 @@ def undrawn(monkeypatch):
 @pytest.fixture(scope="module")
 def browser():
     """Chromium; while it is open its tests are those of a running loop, and start none."""
+    import browsers
+
     if browsers.path() is None:
         pytest.skip(browsers.NONE)
     with browsers.started() as browser:

@@ -22,6 +22,7 @@ from rrcm.certification.smoothed import Smoothed
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.core.errors import BackendError, ConfigError, DataError, VotesError
 
+pytestmark = pytest.mark.usefixtures("unforked")
 QUICK = {"copies": 4, "steps": 4, "restarts": 2}
 MARGINS = np.array([0.0, 0.08, 0.17, 0.26, -0.2])  # signed distances to the boundary
 RADII = [0.0, 0.1, 0.2, 0.3]  # between them are steps of 0.025

@@ -22,6 +22,7 @@ import rrcm
 from rrcm.certification.smoothed import Smoothed
 from rrcm.core.errors import ConfigError, DataError
 
+pytestmark = pytest.mark.usefixtures("unforked")
 SIGMA, R = 0.25, 0.6
 RHO = brentq(lambda rho: ncx2.cdf((R / SIGMA) ** 2, 4, (rho / SIGMA) ** 2) - 0.5, 0.01, R)
 IMAGES, SETS = 50, 200  # 10,000 candidates

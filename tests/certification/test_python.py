@@ -13,6 +13,7 @@ import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -70,13 +71,19 @@ def smooth(network=None, **options):
     return rrcm.smooth(network or net(), **{"sigma": SIGMA, "classes": 2} | options)
 
 
+@cache
+def opened():
+    """The network of most tests, which is checked once."""
+    return smooth(shape=(1, 4, 4))
+
+
 def said(answers: Answers) -> list[tuple]:
     return [(a.label, a.radius, a.n_A, a.n, a.idx) for a in answers]
 
 
 def test_a_module_is_certified_where_the_closed_form_says():
     """The score is N(sum - 8, 16 sigma^2), so that R = |sum - 8| / 4 for the exact classifier."""
-    answers = smooth().certify(IMAGES, **FAST | {"n": 10_000, "stop": "none"})
+    answers = opened().certify(IMAGES, **FAST | {"n": 10_000, "stop": "none"})
 
     exact = (IMAGES.flatten(1).sum(1) - 8) / 4
     for answer, distance in zip(answers, exact.tolist(), strict=True):
@@ -133,8 +140,8 @@ def test_images_have_many_forms_and_one_answer(tmp_path: Path):
 
 
 def test_one_image_has_the_answer_of_a_batch():
-    (wanted,) = smooth().certify(torch.full((1, 4, 4), 0.9), seed=3, progress=False)
-    one = smooth().answer(torch.full((1, 4, 4), 0.9), seed=3)
+    (wanted,) = opened().certify(torch.full((1, 4, 4), 0.9), seed=3, progress=False)
+    one = opened().answer(torch.full((1, 4, 4), 0.9), seed=3)
 
     assert one == wanted
     assert one.robust_at(0) and one.robust_at(one.radius) and not one.robust_at(one.radius + 1e-6)
@@ -170,18 +177,18 @@ def test_what_is_no_image_or_label_is_named():
         ([1, 2] * 3, "from 0; all labels count from 1, and outputs from 0: subtract 1 from each"),
     ]:
         with refused(DataError, words):
-            smooth().certify(IMAGES, labels=labels, **FAST)
+            opened().certify(IMAGES, labels=labels, **FAST)
     pairs = DataLoader(TensorDataset(IMAGES, torch.tensor(LABELS)), batch_size=4)
     for order in ({"shuffle": True}, {"sampler": [*range(5, -1, -1)]}, {"batch_sampler": [[1, 0]]}):
         with refused(DataError, "labels: the loader gives images in an order of its own"):
-            smooth().certify(DataLoader(IMAGES, **order), labels=LABELS, **FAST)
+            opened().certify(DataLoader(IMAGES, **order), labels=LABELS, **FAST)
     with refused(DataError, "labels: image 3 is 0 there and 1 in the data set"):
-        smooth().certify(pairs, labels=[0, 1, 0, 0, 1, 1], **FAST)
-    assert smooth().certify(pairs, labels=LABELS, **FAST).rows[3].label == 1
+        opened().certify(pairs, labels=[0, 1, 0, 0, 1, 1], **FAST)
+    assert opened().certify(pairs, labels=LABELS, **FAST).rows[3].label == 1
     with refused(ConfigError, "workers: must be positive, got 0"):
-        smooth().certify(IMAGES, **FAST | {"workers": 0})
+        opened().certify(IMAGES, **FAST | {"workers": 0})
     with refused(ConfigError, "steps: must be positive, got 0"):
-        smooth().attack(IMAGES, labels=[0] * 6, steps=0)
+        opened().attack(IMAGES, labels=[0] * 6, steps=0)
 
 
 # Arguments of other types.
@@ -189,7 +196,7 @@ def test_what_is_no_image_or_label_is_named():
 
 def test_a_number_is_what_holds_one():
     """Of NumPy and PyTorch, whole or not; one radius is a list of one."""
-    wanted = smooth().certify(IMAGES, radii=[0.25], **FAST)
+    wanted = opened().certify(IMAGES, radii=[0.25], **FAST)
 
     for number in (np.float32, np.float64, torch.tensor, lambda x: torch.tensor([x])):
         same = smooth(sigma=number(SIGMA), classes=np.int64(2), shape=np.array([1, 4, 4]))
@@ -225,11 +232,11 @@ def of_another_type():
         "votes": [1],
         "progress": ["no", 2],
     }.items():
-        yield from ((name, lambda k=name, v=v: smooth().certify(IMAGES, **{k: v})) for v in values)
+        yield from ((name, lambda k=name, v=v: opened().certify(IMAGES, **{k: v})) for v in values)
     for name, value in {"n": "200", "steps": 0, "copies": 1.5, "answers": [1], "path": 1}.items():
         how = {"labels": LABELS, name: value}
-        yield name, lambda how=how: smooth().attack(IMAGES, **how)
-    yield "idx", lambda: smooth().answer(IMAGES[0], idx="1")
+        yield name, lambda how=how: opened().attack(IMAGES, **how)
+    yield "idx", lambda: opened().answer(IMAGES[0], idx="1")
     yield "answers", lambda: rrcm.report([1, 2])
     yield "answers", lambda: rrcm.report({"a": 1})
     constants = {"constants": {}, "sigma": "0.5"}
@@ -243,7 +250,7 @@ def test_arguments_of_other_types_are_refused_before_anything_is_drawn(monkeypat
         with refused(ConfigError, f"{name}: "):
             call()
     with pytest.raises(TypeError, match=r"attack\(\) got an unexpected keyword argument 'stepz'"):
-        smooth().attack(IMAGES, stepz=3)
+        opened().attack(IMAGES, stepz=3)
 
 
 # The network.
@@ -300,6 +307,7 @@ ENDS = {
 }
 
 
+@pytest.mark.usefixtures("unforked")
 @pytest.mark.parametrize("how", ENDS)
 def test_a_number_of_a_whole_batch_is_refused_however_rarely_it_decides(how):
     network, black = Early(ENDS[how]).eval(), torch.zeros(1, 1, 4, 4)
@@ -446,9 +454,10 @@ FORMS = {
 }
 
 
+@pytest.mark.usefixtures("unforked")
 def test_a_network_may_return_scores_of_other_forms():
     """A single one parts two classes at 0, and says so of one that has no sign."""
-    wanted = said(smooth().certify(IMAGES, **FAST))
+    wanted = said(opened().certify(IMAGES, **FAST))
 
     for name, form in FORMS.items():
         assert said(smooth(Single(form).eval()).certify(IMAGES, **FAST)) == wanted, name
@@ -456,9 +465,10 @@ def test_a_network_may_return_scores_of_other_forms():
         smooth(Single(torch.sigmoid).eval()).certify(IMAGES, **FAST)
 
 
+@pytest.mark.usefixtures("unforked")
 def test_an_exported_program_is_a_network():
     """Its flag says training, and eval() is refused; the batch it is made for is its only one."""
-    wanted, open_ = said(smooth().certify(IMAGES, **FAST)), ({0: torch.export.Dim("n")},)
+    wanted, open_ = said(opened().certify(IMAGES, **FAST)), ({0: torch.export.Dim("n")},)
 
     few, many = ({0: torch.export.Dim("n", min=low, max=most)} for low, most in ((2, 5), (3, 90)))
     cases = [(2, open_, 0), (1, None, 1), (4, None, 4), (2, (few,), 5), (3, (many,), 64)]
@@ -540,13 +550,14 @@ class Undefined(Brightness):
         return super().forward(x) + torch.where(x.flatten(1)[:, :1] < self.told, math.nan, 0)
 
 
+@pytest.mark.usefixtures("unforked")
 def test_noise_without_scores_may_count_as_votes_for_no_class():
     """It counts in n and never for the class, and where it is the majority nothing is certified."""
     white, options = torch.ones(1, 1, 4, 4), FAST | {"stop": "none"}
     with refused(BackendError, "scores are NaN under noise", "--count-nan"):
         smooth(Undefined(0.0).eval()).certify(white, **options)
 
-    (plain,) = smooth().certify(white, **options)
+    (plain,) = opened().certify(white, **options)
     (some,) = (got := smooth(Undefined(0.0).eval(), count_nan=True).certify(white, **options))
     (most,) = smooth(Undefined(1.5).eval(), count_nan=True).certify(white, **options)
 
@@ -582,7 +593,7 @@ class Half(nn.Module):
 
 def test_a_denoiser_in_front_is_a_part_of_the_function():
     """Noisy pixels, denoised pixels, classifier: another function, with a digest of its own."""
-    behind, alone = smooth(nn.Sequential(Half(), net()).eval()), smooth()
+    behind, alone = smooth(nn.Sequential(Half(), net()).eval()), opened()
 
     scores = behind.at((1, 4, 4)).backend.scores(IMAGES)
 
@@ -634,6 +645,7 @@ KEEPING = {
 }
 
 
+@pytest.mark.usefixtures("unforked")
 @pytest.mark.parametrize("where", KEEPING)
 def test_pictures_of_several_threads_do_not_meet(where: str):
     """Whatever a network keeps between two layers, and wherever."""
@@ -641,7 +653,7 @@ def test_pictures_of_several_threads_do_not_meet(where: str):
 
     found = smoothed.certify(IMAGES, workers=4, **FAST)
 
-    assert said(found) == said(smooth().certify(IMAGES, workers=1, **FAST))
+    assert said(found) == said(opened().certify(IMAGES, workers=1, **FAST))
     assert said(smoothed.certify(IMAGES, devices=["cpu"] * 3, **FAST)) == said(found)
 
 
@@ -690,6 +702,7 @@ def test_a_thread_that_cannot_be_started_is_not_waited_for(monkeypatch: pytest.M
     assert time.monotonic() - before < 15
 
 
+@pytest.mark.usefixtures("unforked")
 def test_a_network_that_cannot_be_copied_stays_on_its_device():
     for where in ("a hook", "a variable of its module", "what cannot be copied"):
         with refused(BackendError, "device meta: the network cannot be copied", "on cpu"):
@@ -699,8 +712,9 @@ def test_a_network_that_cannot_be_copied_stays_on_its_device():
 HALVES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
+@pytest.mark.usefixtures("unforked")
 def test_precision_is_the_networks_own():
-    double, single = smooth(net().double()), smooth()
+    double, single = smooth(net().double()), opened()
 
     assert double.at((1, 4, 4)).backend.dtype == torch.float64
     precisions = [smooth(net().to(kind)).at((1, 4, 4)).draws.precision for kind in HALVES]
@@ -728,7 +742,7 @@ def test_devices_share_the_draws(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(voting, "counter", counter)
 
-    smooth().certify(IMAGES, devices=["cpu", "cpu"], **FAST)
+    opened().certify(IMAGES, devices=["cpu", "cpu"], **FAST)
 
     first, second = counters
     assert first.network is not second.network
@@ -758,24 +772,24 @@ def test_votes_are_kept_and_an_interrupted_call_goes_on(
 
     monkeypatch.setattr(sampler.VoteSampler, "_keep", stops)
     with pytest.raises(Interrupted):
-        smooth().certify(IMAGES, votes=path, workers=1, **fresh)
+        opened().certify(IMAGES, votes=path, workers=1, **fresh)
     assert not path.exists()
     monkeypatch.setattr(
         sampler.VoteSampler, "_keep", lambda self, job: (drawn.append(job.row), whole(self, job))
     )
 
-    rest = smooth().certify(IMAGES, votes=path, workers=1, **fresh)
-    again = smooth().certify(IMAGES, votes=path, **fresh)
+    rest = opened().certify(IMAGES, votes=path, workers=1, **fresh)
+    again = opened().certify(IMAGES, votes=path, **fresh)
 
     assert not {*drawn} & {*kept} and {*drawn, *kept} == {*range(6)}
-    wanted = smooth().certify(IMAGES, **FAST | {"seed": rest.header.seed})
+    wanted = opened().certify(IMAGES, **FAST | {"seed": rest.header.seed})
     assert said(again) == said(rest) == said(wanted)
     assert sorted(file.name for file in path.parent.iterdir()) == [
         "votes.jsonl",
         "votes.jsonl.clean.json",
     ]
     with refused(VotesError, "holds votes of another classifier or setting: n was 1000"):
-        smooth().certify(IMAGES, votes=path, **fresh | {"n": 2000})
+        opened().certify(IMAGES, votes=path, **fresh | {"n": 2000})
     with refused(VotesError, "weights was"):
         smooth(swapped()).certify(IMAGES, votes=path, **fresh)
 
@@ -787,6 +801,7 @@ def swapped() -> nn.Module:
     return network
 
 
+@pytest.mark.usefixtures("unforked")
 def test_votes_are_of_a_function_and_not_of_its_tensors():
     """Two of a hundred scores that are swapped, or another activation, make another function."""
     torch.manual_seed(0)
@@ -805,6 +820,7 @@ def test_votes_are_of_a_function_and_not_of_its_tensors():
     assert found[0] == found[1] and len({*found}) == 3
 
 
+@pytest.mark.usefixtures("unforked")
 def test_votes_are_of_a_function_that_two_classes_tell_apart():
     """Few scores differ by their order, so that operations and their constants do."""
     torch.manual_seed(0)
@@ -832,17 +848,17 @@ def test_a_batch_is_as_large_as_is_fast_unless_votes_have_another(tmp_path: Path
 
     assert network.at((1, 256, 256)).draws.batch_size == 2
     assert network.at((1, 8, 8)).draws.batch_size == 64
-    assert smooth().certify(IMAGES, votes=path, batch_size=16, **FAST).header.batch_size == 16
-    assert smooth().certify(IMAGES, votes=path, **FAST).header.batch_size == 16
+    assert opened().certify(IMAGES, votes=path, batch_size=16, **FAST).header.batch_size == 16
+    assert opened().certify(IMAGES, votes=path, **FAST).header.batch_size == 16
     with refused(VotesError, "batch_size was 16, is 8"):
-        smooth().certify(IMAGES, votes=path, batch_size=8, **FAST)
+        opened().certify(IMAGES, votes=path, batch_size=8, **FAST)
 
 
 # Tables and pages.
 
 
 def test_a_report_is_a_table_and_a_page(tmp_path: Path):
-    answers = smooth().certify(IMAGES, radii=[0.0, 0.25], **FAST)
+    answers = opened().certify(IMAGES, radii=[0.0, 0.25], **FAST)
     table = pd.DataFrame([dataclasses.asdict(a) for a in answers])
 
     page = rrcm.report({"mine": answers, "same": answers}, LABELS)
@@ -855,7 +871,7 @@ def test_a_report_is_a_table_and_a_page(tmp_path: Path):
     assert "mine" in (tmp_path / "deep/page.html").read_text()
     assert (tmp_path / "folder/certified_accuracy.png").exists()
     assert "answered, r = 0" in rrcm.report(answers).table
-    answers = smooth().certify(IMAGES, labels=LABELS, radii=[0.0, 0.25], **FAST)
+    answers = opened().certify(IMAGES, labels=LABELS, radii=[0.0, 0.25], **FAST)
     for labels, words in [
         (LABELS[:2], "not an integer for each of 6"),
         ([9] * 6, "labels: 9 is none of the 2 classes, from 0"),
@@ -872,7 +888,7 @@ def test_a_report_is_a_table_and_a_page(tmp_path: Path):
     assert some.table.equals(rrcm.report(answers, [-1, *LABELS[1:3], -1, -1, -1]).table)
     line = "duplicates: 1 of 3 pictures equal others"
     with pytest.warns(PlausibilityWarning, match=line):
-        again = smooth().certify(torch.cat([IMAGES[:1], IMAGES[:2]]), **FAST)
+        again = opened().certify(torch.cat([IMAGES[:1], IMAGES[:2]]), **FAST)
     assert line in repr(rrcm.report(again)) and line not in repr(rrcm.report(again[1:]))
     rrcm.report(again).save(tmp_path / "again.html")
     assert line in (tmp_path / "again.html").read_text()
@@ -881,7 +897,7 @@ def test_a_report_is_a_table_and_a_page(tmp_path: Path):
         with refused(DataError, f"{tmp_path}/file", "a file lies where a folder has to be"):
             page.save(tmp_path / place)
     with refused(DataError, "image: expected one picture, got 6"):
-        smooth().answer(IMAGES)
+        opened().answer(IMAGES)
     assert "of the labelled images (2 of 6)" in repr(rrcm.report(answers, [-1] * 4 + LABELS[4:]))
     for none, words in [({}, "report: no answers were"), (answers[:0], "classifier: no answers")]:
         with refused(DataError, words):
@@ -894,7 +910,7 @@ def test_what_looks_wrong_is_warned_of_and_in_the_report():
     """Pixels of 0..16 that nobody scaled are dark to every network; labels may come later."""
     dark = torch.arange(320).remainder(17).to(torch.uint8).view(20, 1, 4, 4)  # 17 are different
     with pytest.warns(PlausibilityWarning) as warned:
-        answers = smooth().certify(dark, **FAST)
+        answers = opened().certify(dark, **FAST)
 
     texts = [str(one.message).partition(",")[0] for one in warned]
     assert texts == [
@@ -907,7 +923,7 @@ def test_what_looks_wrong_is_warned_of_and_in_the_report():
     assert "mine: 20 of 20 pictures are answered '0' without noise, though 10" in labelled
     assert "3 of 20 pictures equal others, 3 of them under another label" in labelled
     with pytest.warns(PlausibilityWarning, match="no pixel is brighter than 0.0627"):
-        smooth().certify(dark, budget=60.0, **FAST)
+        opened().certify(dark, budget=60.0, **FAST)
 
 
 def test_a_place_where_nothing_can_be_written_is_refused_at_once(tmp_path: Path, monkeypatch):
@@ -916,7 +932,7 @@ def test_a_place_where_nothing_can_be_written_is_refused_at_once(tmp_path: Path,
     for name, why in [("file/a.jsonl", "a file lies where"), ("file/b/a", "a file lies"), ("", "")]:
         place = tmp_path / name
         with refused(DataError, f"{place}: {why}"):
-            smooth().certify(IMAGES, votes=place, **FAST)
+            opened().certify(IMAGES, votes=place, **FAST)
 
 
 # Openers.
@@ -970,6 +986,7 @@ class Elsewhere(nn.Module):
         return -torch.cdist(x.flatten(1), kept)
 
 
+@pytest.mark.usefixtures("unforked")
 @pytest.mark.parametrize("kind", ["attribute", "list", "array", "buffer that is not saved"])
 def test_votes_of_prototypes_are_not_those_of_slightly_other_ones(tmp_path: Path, kind: str):
     """Whose scores are in the same order for all pictures of the fingerprint."""
@@ -995,6 +1012,7 @@ class Cascade(nn.Module):
         return scores
 
 
+@pytest.mark.usefixtures("unforked")
 def test_votes_of_a_cascade_are_not_those_of_another_threshold(tmp_path: Path, monkeypatch):
     """Finished votes, and those of an interrupted call; the same cascade goes on with both."""
     path, many = tmp_path / "votes.jsonl", FAST | {"n0": 100}

@@ -21,6 +21,7 @@ from rrcm.cli.commands import attack, on_demand, tables
 from rrcm.cli.options import Options
 from rrcm.cli.project import Project
 
+pytestmark = pytest.mark.usefixtures("unforked")
 SIDE, CLASSES = 32, ["ant", "bee", "cat"]
 RNG = np.random.default_rng(0)
 MODES = {  # file -> a picture; all that cameras and scanners make
@@ -177,6 +178,7 @@ def test_an_attack_says_what_was_done_with_the_images_before(
     monkeypatch.chdir(tmp_path)
     asked = {"timm": "resnet10t", "weights": elsewhere.path / "resnet.pt", "size": "32"}
     asked |= {"images": elsewhere.path / "pictures", "sigma": 0.25, "alpha": 0.01}
+    asked |= {"radii": "0", "subset": "every:3"}
 
     def attacked(n: int, steps: int = 1) -> str:
         search = Search(copies=1, steps=steps, restarts=1)

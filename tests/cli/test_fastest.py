@@ -24,6 +24,7 @@ RATES = {  # noisy images a second, by backend, precision and batch size
     ("lanes", "fp32", 256): 300.0,
 }
 NAMES = {"CPUExecutionProvider": "onnx", "torch-cpu": "torch", "lanes": "lanes"}
+BACKENDS = {}  # by kind, precision and whether the one network is here
 ASKED = {"model": "tiny", "sigma": 0.5, "n": 200, "stop": "none", "precision": "auto"}
 
 
@@ -32,15 +33,14 @@ def measured(checkout: Workspace, monkeypatch) -> list[tuple[str, str, int]]:
     """What was timed, in a checkout on a machine with the speed of `RATES`; 1.0 for all else."""
     timed = []
     precisions: dict[int, str] = {}
-    kept = {}
     opened = fastest.drawing.backend
 
     def opening(evaluation, cfg):  # each once, as compiling takes seconds
-        key = cfg.backend, cfg.precision
-        if key not in kept:
-            kept[key] = opened(evaluation, cfg)
-        precisions[id(kept[key])] = cfg.precision
-        return kept[key]
+        key = cfg.backend, cfg.precision, Path(f"models/{RUN}").exists()
+        if key not in BACKENDS:
+            BACKENDS[key] = opened(evaluation, cfg)
+        precisions[id(BACKENDS[key])] = cfg.precision
+        return BACKENDS[key]
 
     def rate(backend, split, size, workers, seconds):
         kind = (NAMES[backend.provider.split()[0]], precisions[id(backend)], size)

@@ -22,6 +22,7 @@ from rrcm.cli.project import Project
 from rrcm.core.errors import BackendError, ConfigError, DataError
 from rrcm.inference.foreign import module
 
+pytestmark = pytest.mark.usefixtures("unforked")
 CODE = """
 from pathlib import Path
 from urllib.request import urlopen

@@ -15,6 +15,8 @@ from rrcm.core.errors import BackendError, CheckpointError, ConfigError
 from rrcm.inference.foreign.checkpoint import Backend
 from rrcm.models.field import recognise
 
+pytestmark = pytest.mark.usefixtures("unforked")
+
 
 def noisy(shape: tuple[int, ...], rows: int = 2) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)

@@ -767,6 +767,7 @@ def trained(network, folder: Path) -> dict[str, Path]:
     }
 
 
+@pytest.mark.usefixtures("unforked")
 def test_of_several_networks_in_a_file_that_of_timms_own_loader_is_taken(tmp_path: Path):
     made = timm.create_model(SMALL, num_classes=4).train()
     for key, path in trained(made, tmp_path).items():
@@ -783,6 +784,7 @@ def test_of_several_networks_in_a_file_that_of_timms_own_loader_is_taken(tmp_pat
         assert [note.partition(";")[0] for note in found.notes] == [several] * (key != other)
 
 
+@pytest.mark.usefixtures("unforked")
 def test_a_network_is_what_timms_trainer_says(tmp_path: Path):
     """As it says in the file, its pooling, normalisation and size; another network is refused."""
     own = timm.create_model(SMALL, num_classes=4, global_pool="max").eval()
@@ -829,6 +831,7 @@ def test_a_network_is_what_timms_trainer_says(tmp_path: Path):
         foreign("timm", SMALL, weights=file(mean="x"))
 
 
+@pytest.mark.usefixtures("unforked")
 def test_a_network_of_timm_has_the_channels_of_its_weights(tmp_path: Path):
     own = timm.create_model(SMALL, num_classes=4, in_chans=1).eval()
     torch.save(own.state_dict(), tmp_path / "net.pt")
@@ -842,6 +845,7 @@ def test_a_network_of_timm_has_the_channels_of_its_weights(tmp_path: Path):
         assert torch.allclose(found.scores(PIXELS[:, :1]), own(PIXELS[:, :1]), atol=1e-5)
 
 
+@pytest.mark.usefixtures("unforked")
 def test_a_network_of_timm_has_as_many_classes_as_each_of_its_heads(tmp_path: Path):
     name = "deit_tiny_distilled_patch16_224"
     own = timm.create_model(name, num_classes=7, img_size=32).eval()

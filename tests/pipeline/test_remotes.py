@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from builders import printed
 from workspace import EVAL, RUN, Workspace
 
 OF_RUN = [
@@ -60,7 +61,7 @@ def test_over_s3_a_clone_certifies_a_run_without_training(checkout: Workspace, s
     assert store.list_objects_v2(Bucket="rrcm")["KeyCount"] > 3 * len(of_run)
     assert contents(clone, *OF_RUN) == of_run and "`rrcm certify --model tiny" in said
     (clone.path / f"votes/{EVAL}.jsonl").unlink()
-    drawn = clone.run("rrcm", "certify", "--model", "tiny", "--sigma", "0.5")
+    drawn = printed(clone.path, "certify", "--model", "tiny", "--sigma", "0.5")
     (ours,) = clone.path.glob("results/*.csv")
     assert "votes: .rrcm/votes/" in drawn
     assert ours.read_bytes() == (checkout.path / f"certificates/{EVAL}.csv").read_bytes()

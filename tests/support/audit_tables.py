@@ -1,6 +1,7 @@
 """Tables of certificates, and votes under every stopping rule, for an auditor."""
 
 import dataclasses
+from functools import cache
 
 import numpy as np
 from builders import header, row
@@ -15,6 +16,7 @@ RULES = {
 }
 
 
+@cache
 def table(n=1_000, *, seed=0, images=200, sigma=0.5, alpha=0.001, digits=6):
     rng = np.random.default_rng(seed)
     found = simulate(rng, n=n, alpha=alpha, sigma=sigma, images=images)
@@ -25,6 +27,7 @@ def alarms(result):
     return [(one.level, one.lines, one.text) for one in result.findings if one.level != "note"]
 
 
+@cache
 def sampled(rule, *, n=1_000, images=60, seed=0, sure=0.5, **changes):
     """Votes of images under a stopping rule, a share of them ``sure``: a header and its rows."""
     rng = np.random.default_rng(seed)

@@ -22,7 +22,6 @@ from rrcm.core.ranges import COPIES, positive
 from rrcm.data.splits.shards import Split
 from rrcm.models.trained.base.classifier import Unconditional
 from rrcm.training.engine.draws import Draws
-from rrcm.training.shared import attacks
 from rrcm.training.shared.losses import log_probabilities
 
 WAY = 2.5  # length of all steps of PGD together, in radii
@@ -95,6 +94,7 @@ def pictures(
 
     One picture for each distance, of ``radii`` and between them, from the farthest down to 0.
     """
+    from rrcm.training.shared import attacks  # with timm, which takes seconds to import
 
     def noise(*copies: int) -> Tensor:
         return sigma * draw.normal(x.expand(math.prod(copies), *x.shape)).unflatten(0, copies)
