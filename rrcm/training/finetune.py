@@ -12,6 +12,7 @@ from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
 
 from rrcm.config.sections import Model, Recipe, Run
+from rrcm.core import progress
 from rrcm.core.errors import TrainingError
 from rrcm.core.ranges import require
 from rrcm.core.schema import listed, parse
@@ -161,7 +162,10 @@ def _keeping(
     def frequencies(draws: int) -> Tensor:
         assert teacher
         asked = Computed(teacher[0], recipe.compute), teacher[1]
-        return votes(asked, split, draws=draws, seed=run.seed, stream=streams.STEP) / draws
+        counts = votes(
+            asked, split, draws=draws, seed=run.seed, stream=streams.STEP, title="teacher"
+        )
+        return counts / draws
 
     def before() -> None:
         epoch, late = divmod(state.step, per_epoch)
@@ -176,7 +180,7 @@ def _keeping(
             drawn += draws  # another call has fresh noise
             counts = votes(
                 *(network, split, rows), draws=draws, seed=seed, stream=streams.STEP,
-                first=drawn - draws, law=run.noise,
+                first=drawn - draws, law=run.noise, title=run.method,
             )  # fmt: skip
             return _right(counts, split, rows)
 
@@ -198,7 +202,7 @@ def accuracy(
 ) -> float:
     """Accuracy of ``network`` on ``draws`` noisy copies of each image, the same at every call."""
     of, stream = (network, sigma), streams.VALIDATE
-    counts = votes(of, split, draws=draws, seed=seed, stream=stream, law=law)
+    counts = votes(of, split, draws=draws, seed=seed, stream=stream, law=law, title="validation")
     return _right(counts, split).sum().item() / (draws * len(split.labels))
 
 
@@ -213,20 +217,22 @@ def votes(
     stream: int,
     first: int = 0,
     law: str = "",
+    title: str = "",
 ) -> Tensor:
     """Noisy copies of images that a classifier puts in each class, int32 [n, K], on the CPU.
 
     They are ``draws`` of each image, of all or of ``rows``. The noise is a function of (seed, row,
     draw), where draws are numbered from ``first``, and is never used in certification. Processes
-    share the images; each image is decoded once.
+    share the images; each image is decoded once. A bar with a ``title`` shows those of process 0.
     """
     network, sigma = of
     rows = torch.arange(len(split.labels)) if rows is None else rows
     at_once, classes = max(1, EVALUATION_BATCH // draws), len(split.classes)
     counts = torch.zeros(len(rows), classes, dtype=torch.int32, device=sigma.device)
     places = [part for part in torch.arange(len(rows)).split(at_once) if len(part)]
-    with evaluating(network):
-        for place in places[distributed.rank() :: distributed.world()]:
+    mine = places[distributed.rank() :: distributed.world()]
+    with evaluating(network), progress.bar(len(mine), 0, title, " batches", delay=2.0) as bar:
+        for place in mine:
             image, place = rows[place].to(sigma.device), place.to(sigma.device)
             x = torch.from_numpy(split.pixels(image.cpu().numpy())).to(sigma.device)
             for draw in torch.arange(first, first + draws).to(image).split(EVALUATION_BATCH):
@@ -237,6 +243,8 @@ def votes(
                 found = network(x.repeat(len(draw) // len(x), 1, 1, 1) + sigma * z, sigma)
                 chosen = F.one_hot(found.argmax(dim=1), classes)
                 counts[place] += chosen.unflatten(0, (-1, len(x))).sum(dim=0)
+            if distributed.rank() == 0:
+                bar.update()
     return distributed.total(counts).cpu()
 
 
