@@ -91,6 +91,25 @@ def futility_bound(hits: int, draws: int, end: int, beta: float) -> int:
     return hits + too_many - 1  # at least the first: with no further hits, it has cdf 1
 
 
+@lru_cache(maxsize=1 << 16)
+def most_in_vain(draws: int, end: int, needed: int, beta: float) -> int:
+    """The most hits in the first ``draws`` after which ``needed`` among ``end`` are implausible.
+
+    `futility_bound` solved for its hits: it is below ``needed`` for these and all fewer. -1: it
+    never is.
+    """
+    if needed > end:
+        return draws
+    p = needed / end
+    spread = math.sqrt(draws * p * (1 - p) * (end - draws) / end)
+    plausible = _first(
+        lambda hits: _so_few(hits, draws, needed, end) >= beta,
+        guess=round(draws * p + float(ndtri(beta)) * spread),
+        end=draws,
+    )
+    return plausible - 1
+
+
 @lru_cache(maxsize=1 << 14)
 def fewest_hits(rule: Rule, end: int, radius: float) -> int:
     """The fewest hits among ``end`` draws that certify ``radius`` there, ``end`` + 1 if none do.
@@ -108,7 +127,6 @@ def fewest_hits(rule: Rule, end: int, radius: float) -> int:
     return bisect_left(range(end + 1), True, key=certified)
 
 
-@lru_cache(maxsize=1 << 16)
 def _so_few(hits: int, draws: int, hits_in_all: int, end: int) -> float:
     """The probability of at most ``hits`` in the first ``draws`` of ``end``, given those in all."""
     # All orders are equally likely, so hits among the first draws are hypergeometric given all.
@@ -158,10 +176,11 @@ def is_futile(votes: ImageVotes, rule: Rule, radius: float, *, beta: float) -> b
     claim, now = rule.claim, votes.draws[-1]
     later = [end for end in reversed(rule.looks) if end >= now]
     if claim.certificate.READS == {"hits"} and rule.settles(radius):
-        # What is needed is the same for every image, so it is computed once for all.
+        # The same for every image, so it is computed once for all.
         hits = int(votes.counts[-1, votes.c_A])
-        needed = ((fewest_hits(rule, end, radius), end) for end in later)
-        return all(few > end or _so_few(hits, now, few, end) < beta for few, end in needed)
+        return all(
+            hits <= most_in_vain(now, end, fewest_hits(rule, end, radius), beta) for end in later
+        )
     for end in later:
         last = type(rule)(rule.cfg, n=end, claim=claim)
         best = best_case(votes, end, beta=beta, runner_up="runner-up" in claim.certificate.READS)
