@@ -173,7 +173,7 @@ def test_modules_of_the_core_import_without_extras(core: Run, tmp_path: Path):
         "rrcm.certification.attacking.library": ("attack",),
         **{
             f"rrcm.serving.{name}": ("serve",)
-            for name in "application bearer endpoints metrics page stream upload".split()
+            for name in "application bearer endpoints metrics stream upload".split()
         },
         "rrcm.cli.commands.serve": ("serve",),
     }
