@@ -148,7 +148,9 @@ def test_votes_serve_other_labels_and_every_alpha_without_a_rule(labelled, capsy
     stricter = labelled(alpha=0.01, first="cat", **asked)
     assert "6 of 6 images have votes already" in capsys.readouterr().err
 
-    assert "repeated" not in corrected + stricter
+    assert "repeated" not in corrected + stricter and "subset" not in corrected
+    few = labelled(alpha=0.05, subset="every:3", **asked)
+    assert "subset: every:3 takes 2 of 6 images; --subset all takes all" in few
     path = Path(stricter.splitlines()[-1].removeprefix("votes: "))
     header, rows = records.read(path)
     assert (header.alpha, rows[0].label) == (0.01, 2)

@@ -72,6 +72,7 @@ def certify(request: Request, project: Project, *, page: Path | None = None) -> 
         f"rule {header.stop}: {_effort(header, rows, table)}"
         + ", all drawn before by the workflow"
         * (path in opened.votes),
+        *_subset(header, opened),
         *reach.beyond(header, report.radii),
         f"the function: {header.backend} {header.precision} on {header.provider}",
         f"noise: {header.noise}, seed {header.seed}; --seed {header.seed} draws the same votes",
@@ -83,6 +84,14 @@ def certify(request: Request, project: Project, *, page: Path | None = None) -> 
         f"votes: {path}",
     ]
     return "\n".join(lines)
+
+
+def _subset(header: Header, opened: Opened) -> list[str]:
+    """Return which images were taken, if not all: settings of a checkout may say so."""
+    if header.subset == DRAWS.subset:
+        return []
+    many = f"{header.images:,} of {len(opened.split.idx):,} images"
+    return [f"subset: {header.subset} takes {many}; --subset all takes all"]
 
 
 def shown(report: Report | None, header: Header) -> Report:
