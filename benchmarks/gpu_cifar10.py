@@ -98,9 +98,7 @@ PARTS = {
             )
         ),
     ),
-    "denoised": Part(
-        "cifar10-denoised", ("denoise@unet", "train@resnet9-clean", "denoise@dncnn-s025")
-    ),
+    "denoised": Part("cifar10-denoised", ("denoise@unet", "train@resnet9-*", "denoise@dncnn-s025")),
     "search": Part("cifar10-cpu", ("represent@*",), ("represent",), "pretraining"),
 }
 

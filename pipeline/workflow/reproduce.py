@@ -6,7 +6,8 @@ With ``--jobs``, several stages run at a time, each by a `dvc repro` of its own.
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from pipeline.workflow import (
@@ -23,9 +24,10 @@ from pipeline.workflow.plan import Node
 from pipeline.workflow.processes import Stop
 from pipeline.workflow.schedule import GOOD
 from pipeline.workflow.stage_run import Outcome, Result
+from rrcm.config import sections
 from rrcm.core import progress
 from rrcm.core.ending import INTERRUPTED
-from rrcm.core.errors import StageError
+from rrcm.core.errors import ConfigError, StageError
 
 POLL = 0.2
 ALLOW_MISSING = "--allow-missing"
@@ -56,7 +58,21 @@ def reproduce(arguments: Sequence[str], *, jobs: int = 1, shares: int = 1, say: 
                 if stop.wait(POLL):
                     process.terminate()
                     process.wait()
+    if process.returncode and not stop.is_set() and (text := _without_data()):
+        say(text)
     return INTERRUPTED if stop.is_set() else process.returncode
+
+
+def _without_data() -> str:
+    """What to do if the raw data are not here, of which DVC says no more; else empty."""
+    with suppress(ConfigError):  # DVC has said what is wrong with params.yaml
+        data = Path("data", sections.read("data", sections.Data).name)
+        if not data.exists():
+            return (
+                f"{data} is not here: `dvc pull data.dvc` or `rrcm data {data.name}` gets it; with "
+                f"{ALLOW_MISSING}, stages whose results are known run without it"
+            )
+    return ""
 
 
 def side_by_side(arguments: Sequence[str], *, jobs: int, shares: int, say: Say) -> int:

@@ -14,12 +14,13 @@ def named(classes: Iterable[str]) -> list[str]:
 def shifted(labels: Collection[int], outputs: int) -> str:
     """Words on labels beyond ``outputs``: the one number that all are too high by; else empty.
 
-    They count from 1 if the highest is the number of outputs, which count from 0.
+    By one, if no label is 0 and the highest is the number of outputs; by more, only if each of the
+    outputs has labels.
     """
-    known = [label for label in labels if label != UNKNOWN]
+    known = {label for label in labels if label != UNKNOWN}
     if not known or min(known) < (excess := max(known) - outputs + 1) or excess < 1:
         return ""
-    if excess > 1 and max(known) - min(known) < outputs - 1:
-        return ""  # other numbers would do as well
-    count = "count from 1, and outputs from 0" if excess == 1 else f"are {excess} too high"
-    return f"all labels {count}: subtract {excess} from each"
+    if excess == 1:
+        return "no label is 0: if they count from 1, subtract 1 from each"
+    every = len(known) == outputs
+    return f"all labels are {excess} too high: subtract {excess} from each" if every else ""

@@ -174,7 +174,7 @@ def test_what_is_no_image_or_label_is_named():
     for labels, words in [
         ([0], "not an integer for each of 6"),
         ([2] * 6, "2 is none of the 2"),
-        ([1, 2] * 3, "from 0; all labels count from 1, and outputs from 0: subtract 1 from each"),
+        ([1, 2] * 3, "from 0; no label is 0: if they count from 1, subtract 1 from each"),
     ]:
         with refused(DataError, words):
             opened().certify(IMAGES, labels=labels, **FAST)

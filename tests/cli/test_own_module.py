@@ -193,7 +193,7 @@ def test_what_a_search_cannot_do_is_said(here: Path):
     [
         ("net.py", ConfigError, "--module: expected FILE.py:FUNCTION, as net.py:make_net, got"),
         ("no.py:make", BackendError, "--module no.py: no such file"),
-        ("net.py:no", BackendError, "--module net.py:no: AttributeError: "),
+        ("net.py:no", BackendError, "--module net.py:no: the file has no such function."),
         ("net.py:fails", BackendError, "--module net.py:fails: KeyError: 'weights' (line 17)"),
         ("net.py:number", BackendError, "--module net.py:number: returns int, not a network"),
     ],

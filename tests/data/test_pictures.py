@@ -415,9 +415,9 @@ def test_labels_that_count_from_one_are_said_to(tmp_path: Path, named: bool):
             folder(tmp_path, "123", labels=labels)
         return
 
-    said = "count from 1, and outputs from 0: subtract 1 from each, or give their names"
+    said = "no label is 0: if they count from 1, subtract 1 from each, or give their names"
     for options in ({"labels": labels}, {}):
-        with refused(DataError, "'3' is no class of the 3", f"all labels {said}"):
+        with refused(DataError, "'3' is no class of the 3", said):
             folder(tmp_path, **options)
     labels.write_text("file,label\n1/a.png,0\n2/a.png,3\n")
     with refused(DataError, "'3' is no class of the 3 that the model has; give their names"):
@@ -430,7 +430,7 @@ def test_labels_that_count_from_one_are_said_to(tmp_path: Path, named: bool):
         ([1, 2, 3], 3, "subtract 1 from each"),
         ([UNKNOWN, 3], 3, "subtract 1 from each"),
         ([10, 12, 11], 3, "are 10 too high: subtract 10 from each"),
-        ([10, 12], 5, ""),  # so are 8, 9 and 10
+        ([10, 12], 3, ""),  # one of them may be a slip
         ([0, 3], 3, ""),
         ([0, 1], 3, ""),
         ([UNKNOWN], 3, ""),

@@ -146,6 +146,15 @@ def test_what_is_in_git_stays_until_its_successor_is_there(here: Path):
     assert metric.read_text() == first
 
 
+def test_without_the_raw_data_it_says_how_to_get_them(here: Path):
+    shutil.copy(ROOT / "params.yaml", here)
+    assert "not here" not in repro(here, "part").stdout
+    (here / "raw").unlink()
+
+    last = repro(here, "part").stdout.splitlines()[-1]
+    assert last.startswith("data/digits is not here: `dvc pull data.dvc`")
+
+
 def test_half_a_remembered_run_is_none(here: Path):
     """A kill after its folder was made, or in the midst of it, where a plain DVC fails for ever."""
     for number, run in enumerate(Path(".dvc/cache/runs").glob("*/*/*")):

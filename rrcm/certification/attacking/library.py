@@ -39,7 +39,10 @@ def finder(smoothed: Any, split: Split, name: str, search: Search) -> judging.Fi
     kind, base = getattr(foolbox.attacks, name, None), foolbox.attacks.base.AttackWithDistance
     if not (inspect.isclass(kind) and issubclass(kind, base)):
         maybe = suggest(name, [*vars(foolbox.attacks)])
-        raise ConfigError(f"--foolbox: no attack of foolbox is named {name!r}.{maybe}")
+        raise ConfigError(
+            f"--foolbox: foolbox.attacks has no attack {name!r}, but DDNAttack, L2PGD, "
+            f"HopSkipJumpAttack and more.{maybe}"
+        )
     counted = {"steps": search.steps} if "steps" in inspect.signature(kind).parameters else {}
     effort = {"copies": search.copies} | counted
     made = partial(_near, kind(**counted), smoothed, search.copies)

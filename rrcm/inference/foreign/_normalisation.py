@@ -24,7 +24,7 @@ class Normalisation(nn.Module):
         for name, values in (("mean", mean or (0.0,)), ("std", std or (1.0,))):
             text = ",".join(f"{value:g}" for value in values)
             if len(values) not in (1, channels):
-                raise ConfigError(f"{name}: {channels} values for {channels} channels, got {text}")
+                raise ConfigError(f"{name}: {channels} values, or one for all channels; got {text}")
             if not np.isfinite(values).all() or (name == "std" and min(values) <= 0):
                 raise ConfigError(f"{name}: must be finite, and std positive, got {text}")
             if max(values) > 1:

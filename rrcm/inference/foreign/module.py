@@ -10,6 +10,7 @@ from torch import nn
 from rrcm.config.foreign import Foreign
 from rrcm.core import formats
 from rrcm.core.errors import BackendError, ConfigError, one_line
+from rrcm.core.registry import suggest
 from rrcm.data.splits.pictures import Fit
 from rrcm.inference.foreign import _network
 
@@ -55,6 +56,9 @@ def own(place: str) -> nn.Module:
     sys.path.insert(0, str(path.parent))  # files beside it
     try:
         spec.loader.exec_module(module)
+        if not hasattr(module, function):
+            maybe = suggest(function, [*vars(module)])
+            raise BackendError(f"--module {place}: the file has no such function.{maybe}")
         network = getattr(module, function)()
     except FAILS as error:
         traced = traceback.extract_tb(error.__traceback__)
