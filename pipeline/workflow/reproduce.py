@@ -70,7 +70,7 @@ def _without_data() -> str:
         if not data.exists():
             return (
                 f"{data} is not here: `dvc pull data.dvc` or `rrcm data {data.name}` gets it; with "
-                f"{ALLOW_MISSING}, stages whose results are known run without it"
+                f"{ALLOW_MISSING}, results that exist need none"
             )
     return ""
 

@@ -431,6 +431,7 @@ def test_labels_that_count_from_one_are_said_to(tmp_path: Path, named: bool):
         ([UNKNOWN, 3], 3, "subtract 1 from each"),
         ([10, 12, 11], 3, "are 10 too high: subtract 10 from each"),
         ([10, 12], 3, ""),  # one of them may be a slip
+        ([10, 12], 5, ""),  # so are 8, 9 and 10
         ([0, 3], 3, ""),
         ([0, 1], 3, ""),
         ([UNKNOWN], 3, ""),
