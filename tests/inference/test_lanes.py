@@ -295,7 +295,7 @@ def test_what_it_does_not_run_is_refused(tmp_path):
     config = tmp_path / "models/a-run/config.json"
     good = config.read_text()
     config.write_text(good.replace('"architecture": "vit"', '"architecture": "resnet"'))
-    single = f"single networks of {', '.join(NETWORKS)}; torch and onnx"
+    single = f"networks of {', '.join(NETWORKS)}, and ensembles of them"
     with refused(BackendError, "models/a-run", single):
         Backend(tmp_path, "a-run", precision="fp32", **asked)
     with refused(

@@ -19,7 +19,7 @@ from pipeline.project import runs
 from rrcm.certification.sampling import voting
 from rrcm.config import params as parameters
 from rrcm.config.certification import Ensemble
-from rrcm.core.errors import CheckpointError, ConfigError
+from rrcm.core.errors import BackendError, CheckpointError, ConfigError
 from rrcm.data.datasets import digits
 from rrcm.models.trained import ensembles
 from rrcm.models.trained.base import classifier
@@ -135,6 +135,20 @@ def test_what_is_saved_is_the_ensemble(tmp_path):
     (tmp_path / "out").rename(tmp_path / "models/both")
     got = opened(tmp_path, "both", kind="torch").scores(x.float())
     torch.testing.assert_close(got, wanted.float(), atol=1e-5, rtol=1e-4)
+
+
+def test_lanes_adds_what_its_members_score(tmp_path):
+    """Its bits are theirs; an exponential has other bits on another processor."""
+    found, x = ensembles.read(members(tmp_path / "models"), 2), torch.rand(5, 1, 8, 8)
+    for rule in RULES:
+        ensembles.save(tmp_path / "models" / rule, found, Ensemble(members=2, rule=rule), code={})
+
+    both, *each = (opened(tmp_path, of, kind="lanes").scores(x) for of in (RULES[0], "1", "2"))
+
+    assert torch.equal(both, (each[0] + each[1]) / 2)
+    assert not torch.equal(*each)
+    with refused(BackendError, f"models/{RULES[1]}", "ensembles of them by mean_logits"):
+        opened(tmp_path, RULES[1], kind="lanes")
 
 
 @pytest.mark.parametrize(

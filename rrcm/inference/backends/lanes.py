@@ -20,17 +20,18 @@ from rrcm.core.files import read_config, sha256
 from rrcm.inference import backend
 from rrcm.inference.lanes import lenet, resnet9, vit
 from rrcm.inference.lanes.program import here
-from rrcm.models.trained import purified
+from rrcm.models.trained import ensembles, purified
 
 about = purified.about
 PRECISIONS = ("fp32",)
 AUTO = {"cpu": PRECISIONS}  # what --precision auto may choose
 NETWORKS = {"lenet": lenet, "resnet9": resnet9, "vit": vit}
+RULE = "mean_logits"  # sums and quotients are unique in IEEE 754, exponentials are not
 SMALLEST = 16  # numbers of an image: a register of them is read at once
 
 
 class Backend(backend.Backend):
-    """A trained network of `NETWORKS` under ``models/<run>``, at one sigma, for inference."""
+    """A network of `NETWORKS`, or an ensemble of such, in ``models/<run>``, at one sigma."""
 
     def __init__(
         self,
@@ -56,14 +57,16 @@ class Backend(backend.Backend):
                 "int8"
             )
         folder = root / "models" / run
-        declared = read_config(folder).get("model", {})  # ensembles and denoisers have none
-        architecture = declared.get("architecture")
-        if architecture not in NETWORKS:
+        declared = read_config(folder)
+        members = [one.get("model", {}) for one in declared.get("members", [declared])]
+        kinds = [model.get("architecture") for model in members]  # purified: of none
+        rule = declared.get("ensemble", {}).get("rule", RULE)
+        if rule != RULE or not all(kind in NETWORKS for kind in kinds):
             raise BackendError(
-                f"{folder}: backend lanes runs single networks of {', '.join(NETWORKS)}; torch "
-                "and onnx run this one"
+                f"{folder}: backend lanes runs networks of {', '.join(NETWORKS)}, and ensembles of "
+                f"them by {RULE}; torch and onnx run this one"
             )
-        shape = declared["shape"]
+        shape = members[0]["shape"]
         pictures = (shape["channels"], shape["image_size"], shape["image_size"])
         if math.prod(pictures) < SMALLEST:
             raise BackendError(
@@ -71,8 +74,12 @@ class Backend(backend.Backend):
             )
         network: Any  # an inference form, which has `fix`
         network, config = purified.load(folder)
+        fixed = network.fix(sigma)
         self.sigma, self.device = sigma, torch.device("cpu")
-        self.program = NETWORKS[architecture].build(network.fix(sigma), pictures, here())
+        self.programs = [
+            NETWORKS[kind].build(member, pictures, here())
+            for kind, member in zip(kinds, getattr(fixed, "members", [fixed]), strict=True)
+        ]
         self.classes: list[str] = config["classes"]
         self.weights = sha256(folder / "model.safetensors")
         self.provider = "lanes"
@@ -82,4 +89,4 @@ class Backend(backend.Backend):
         """Computed on the calling thread."""
         if torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # sample() runs one such thread per core
-        return self.program.run(x)
+        return ensembles.mean([program.run(x) for program in self.programs], RULE)
