@@ -131,7 +131,7 @@ def test_a_resumed_attack_is_the_uninterrupted_one(smoothed, answers, found, tmp
     gone.unlink()
     assert attacks(smoothed, answers, path=whole).attacked == found.attacked
     assert gone.read_bytes() == before
-    with refused(VotesError, "an attack on other images or with other settings"):
+    with refused(VotesError, "an attack of other answers, images or settings"):
         attacks(smoothed, answers, path=whole, radii=[0.0, 0.5])
 
 
@@ -249,7 +249,7 @@ def test_answers_and_images_have_the_labels_of_either(smoothed, answers, found):
 
 
 def test_unknown_labels_and_answers_of_something_else_are_refused(smoothed, answers, found):
-    with refused(DataError, "attack: the label of each image is needed"):
+    with refused(DataError, "labels: image 0 has none, which an attack needs"):
         smoothed.attack(pictures())
     with refused(DataError, "attack: the answers are of other images or labels"):
         smoothed.attack(pictures(), labels=[0] * len(MARGINS), answers=answers)

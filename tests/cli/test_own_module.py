@@ -181,7 +181,7 @@ def test_what_a_search_cannot_do_is_said(here: Path):
         ({"foolbox": "HopSkipJump"}, ConfigError, "Did you mean 'HopSkipJumpAttack'?"),
         ({"foolbox": "DatasetAttack"}, BackendError, "--foolbox DatasetAttack: "),
         ({"foolbox": "L2FMNAttack"}, BackendError, "HopSkipJumpAttack and BoundaryAttack need no"),
-        ({"surrogate": "no.py:net"}, BackendError, "no.py: no such file"),
+        ({"surrogate": "no.py:net"}, BackendError, "--surrogate: no.py: no such file"),
         ({}, BackendError, "by --foolbox HopSkipJumpAttack, follow those of another network by"),
     ):
         with refused(error, words):
@@ -191,11 +191,11 @@ def test_what_a_search_cannot_do_is_said(here: Path):
 @pytest.mark.parametrize(
     ("place", "error", "words"),
     [
-        ("net.py", ConfigError, "--module: expected FILE.py:FUNCTION, as net.py:make_net, got"),
-        ("no.py:make", BackendError, "--module no.py: no such file"),
-        ("net.py:no", BackendError, "--module net.py:no: the file has no such function."),
-        ("net.py:fails", BackendError, "--module net.py:fails: KeyError: 'weights' (line 17)"),
-        ("net.py:number", BackendError, "--module net.py:number: returns int, not a network"),
+        ("net.py", ConfigError, "expected FILE.py:FUNCTION, as net.py:make_net, got"),
+        ("no.py:make", BackendError, "no.py: no such file"),
+        ("net.py:no", BackendError, "net.py:no: the file has no such function."),
+        ("net.py:fails", BackendError, "net.py:fails: KeyError: 'weights' (line 17)"),
+        ("net.py:number", BackendError, "net.py:number: returns int, not a network"),
     ],
 )
 def test_what_is_wrong_with_a_module_names_file_and_function(here: Path, place, error, words):
@@ -223,4 +223,4 @@ def test_the_command_takes_a_module(here: Path):
     said = refusal(here, "rrcm", "certify", "--module", "net.py:fails", "--size", "4", "--sigma",
                    "0.25", "--images", "photos")  # fmt: skip
 
-    assert said.startswith("error: --module net.py:fails: KeyError") and "\n" not in said.strip()
+    assert said.startswith("error: net.py:fails: KeyError") and "\n" not in said.strip()

@@ -93,8 +93,8 @@ def answer(row: Row, line: dict[Any, Any], header: Header) -> dict[str, Any]:
     votes = row.votes(len(header.classes))
     last = votes.counts[-1] if votes.draws else votes.selection
     drawn = f"{last.sum():,} draws"
-    if votes.draws:
-        drawn += f" bound the probability of the class, at least {places(line['p_A'])}"
+    if votes.draws and float(bound := places(line["p_A"])):
+        drawn += f" bound the probability of the class, at least {bound}"
     clean, why = named(header, line.get("clean", ABSTAIN)), printable(row.stop)
     return {
         "answer": named(header, line["predict"]),

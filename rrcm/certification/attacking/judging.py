@@ -66,8 +66,8 @@ def require(smoothed: Any, split: Split) -> None:
         BackendError: The noise of a `Smoothed` does not take any pixels.
         DataError: A label is unknown.
     """
-    if (split.labels == UNKNOWN).any():
-        raise DataError("attack: the label of each image is needed")
+    if (unknown := split.idx[split.labels == UNKNOWN]).size:
+        raise DataError(f"labels: image {unknown[0]} has none, which an attack needs of each")
     if smoothed.draws.noise != DRAWS.noise:
         raise BackendError(f"attack: noise {smoothed.draws.noise} is for pixels on a grid alone")
 
@@ -109,7 +109,10 @@ def judged(
     elif path is not None:
         require_place(path)
     if kept["of"] != of:
-        raise VotesError(f"{path}: an attack on other images or with other settings; remove it")
+        raise VotesError(
+            f"{path}: an attack of other answers, images or settings; give answers= that it was "
+            "of, or remove it"
+        )
     known = zip(kept["attacked"], answers.rows, strict=False)
     gone = (
         done

@@ -23,7 +23,7 @@ from rrcm.cli.commands import on_demand, repeated
 from rrcm.cli.project import Project
 from rrcm.cli.requests import Request
 from rrcm.core import locks
-from rrcm.core.errors import BackendError, printable
+from rrcm.core.errors import BackendError, RrcmError, printable
 from rrcm.core.files import write_csv
 
 
@@ -119,10 +119,13 @@ def _surrogate(name: str, smoothed: Smoothed) -> Any:
     """The network ``name``, smoothed as the classifier that is attacked.
 
     Raises:
-        BackendError: It takes other pictures, or has other classes.
+        BackendError: It takes other pictures, has other classes, or cannot be opened.
     """
     shape = smoothed.shape if ".py:" in name else None
-    found: Any = openers.smooth(name, sigma=smoothed.sigma, shape=shape)
+    try:
+        found: Any = openers.smooth(name, sigma=smoothed.sigma, shape=shape)
+    except RrcmError as error:
+        raise BackendError(f"--surrogate: {error}") from error
     ours, its = (f"{one.shape}, {len(one.backend.classes)} classes" for one in (smoothed, found))
     if ours != its:
         raise BackendError(f"--surrogate {name}: is of {its}; the attacked classifier of {ours}")

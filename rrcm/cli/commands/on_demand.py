@@ -55,7 +55,6 @@ def certify(request: Request, project: Project, *, page: Path | None = None) -> 
     report = shown(request.report, header)
     entry, written = certified(request.certificates, header, rows, project)
     table, plain = entry.table, cleaned(header, rows, opened)
-    warn(plausibility.of_votes(header, rows, plain=plain))
     if opened.files:
         table["file"] = table["idx"].map(opened.files)
     full = table if plain is None else table.assign(clean=plain)
@@ -119,9 +118,14 @@ def certified(
 
 
 def cleaned(header: Header, rows: list[Row], opened: Opened) -> list[int] | None:
-    """Return the answers without noise, found once for the same pictures; see `clean.column`."""
+    """Return the answers without noise, found once for the same pictures; see `clean.column`.
+
+    Warns of what they and the votes show to be implausible.
+    """
     path = CLEAN / f"{clean.identity(header)}.json"
-    return clean.column(opened.smoothed.backend, opened.split, header, rows, path=path)
+    plain = clean.column(opened.smoothed.backend, opened.split, header, rows, path=path)
+    warn(plausibility.of_votes(header, rows, plain=plain))
+    return plain
 
 
 def repetition(header: Header, opened: Opened) -> list[str]:

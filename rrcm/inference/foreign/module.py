@@ -46,10 +46,10 @@ def own(place: str) -> nn.Module:
     """
     file, _, function = place.rpartition(":")
     if not file.endswith(".py") or not function.isidentifier():
-        raise ConfigError(f"--module: expected FILE.py:FUNCTION, as net.py:make_net, got {place!r}")
+        raise ConfigError(f"expected FILE.py:FUNCTION, as net.py:make_net, got {place!r}")
     path = Path(file).resolve()
     if not path.is_file():
-        raise BackendError(f"--module {formats.missing(file, 'no such file')}")
+        raise BackendError(formats.missing(file, "no such file"))
     spec = importlib.util.spec_from_file_location(f"own_{path.stem}", path)
     assert spec and spec.loader  # of every .py file
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -58,14 +58,14 @@ def own(place: str) -> nn.Module:
         spec.loader.exec_module(module)
         if not hasattr(module, function):
             maybe = suggest(function, [*vars(module)])
-            raise BackendError(f"--module {place}: the file has no such function.{maybe}")
+            raise BackendError(f"{place}: the file has no such function.{maybe}")
         network = getattr(module, function)()
     except FAILS as error:
         traced = traceback.extract_tb(error.__traceback__)
         lines = [f" (line {at.lineno})" for at in traced if at.filename == str(path)]
         text = f"{type(error).__name__}: {one_line(error)}"
-        raise BackendError(f"--module {place}: {text}{''.join(lines[-1:])}") from error
+        raise BackendError(f"{place}: {text}{''.join(lines[-1:])}") from error
     if not isinstance(network, nn.Module):
         kind = type(network).__name__
-        raise BackendError(f"--module {place}: returns {kind}, not a network (torch.nn.Module)")
+        raise BackendError(f"{place}: returns {kind}, not a network (torch.nn.Module)")
     return network
