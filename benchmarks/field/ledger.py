@@ -9,15 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from benchmarks.field.paths import ALPHA, DRAWS, Facts, facts
 from rrcm.analysis.estimation import statistics
-from rrcm.auditing import audit, infer
+from rrcm.auditing import audit, infer, written
 from rrcm.auditing.attainable_radii import AttainableRadii
 from rrcm.auditing.audit import Audit
 from rrcm.auditing.findings import NOTE, Stated
+from rrcm.auditing.ladder import around, rung
+from rrcm.auditing.written import ROUNDINGS, SLIP
 from rrcm.certification import tables
+from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.core.errors import DataError
 from rrcm.core.files import atomic
 
@@ -55,7 +59,7 @@ def row(base: Path, file: str, said: Facts) -> dict[str, Any]:
         )
         result |= {"n": known.n, "alpha": known.alpha, "rounding": known.rounding}
         result["told"] = all(one.text != infer.AGREE for one in found.findings)
-        kinds |= dict(zip(KINDS[1:], infer.restated(table, known, ALPHA), strict=True))
+        kinds |= dict(zip(KINDS[1:], restated(table, known, ALPHA), strict=True))
     for kind, radii in kinds.items():
         result[f"acr{kind}"] = round(statistics.average_certified_radius(radii), 5)
         for r in RADII:
@@ -109,4 +113,34 @@ def least(base: Path, rows: list[dict[str, Any]]) -> list[pd.DataFrame]:
     names = ("n", "alpha", "sigma", "rounding")
     origins = [AttainableRadii(**{name: one[name] for name in names}) for one in rows]
     files = [tables.read(base / one["file"]) for one in rows]
-    return [infer.restated(*pair, ALPHA)[0] for pair in zip(files, origins, strict=True)]
+    return [restated(*pair, ALPHA)[0] for pair in zip(files, origins, strict=True)]
+
+
+def restated(
+    table: pd.DataFrame, origin: AttainableRadii, alpha: float
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The table at level ``alpha``, with the least and the largest radii that its votes allow.
+
+    A written radius leaves an interval of exact ones, these an interval of votes for the class, by
+    Clopper–Pearson at the alpha of the table (eq. 11), and votes have a radius at ``alpha``. Who
+    abstains still does: all of them, unless ``alpha`` is the larger of the two.
+    """
+    rows = ((table["predict"] != ABSTAIN) & (table["radius"] > 0)).to_numpy()
+    r = table["radius"].to_numpy()[rows]
+    unit = written.units(r)
+    below = r + ROUNDINGS[origin.rounding] * unit
+    least = _most_hits(below - SLIP, origin) + 1
+    ends = []
+    for votes in (least, np.maximum(_most_hits(below + unit + SLIP, origin), least)):
+        radii = np.zeros(len(table))
+        radii[rows] = origin.sigma * rung(np.minimum(votes, origin.n), origin.n, alpha)
+        answers = {"predict": table["predict"].where(radii >= 0, ABSTAIN)}
+        answers["correct"] = table["correct"].where(radii >= 0, 0)
+        ends.append(table.assign(radius=radii.clip(0), **answers))
+    return ends[0], ends[1]
+
+
+def _most_hits(radii: np.ndarray, origin: AttainableRadii) -> np.ndarray:
+    """The most votes of which the radius is at most each of ``radii``."""
+    z = np.maximum(radii, 0) / origin.sigma
+    return around(z, np.zeros_like(z), origin.n, origin.alpha)[0]

@@ -65,7 +65,6 @@ class Checkout(Project):
     """The checkout around the current folder; ``commands`` are what it adds to `rrcm`."""
 
     commands: typer.Typer
-    name: str = str(PARAMS)
 
     def settings(self) -> Settings:
         """Return those of params.yaml, where there is one."""

@@ -205,17 +205,8 @@ def import_denoiser(
     """Import a UNet of improved- or guided-diffusion."""
     from pipeline.project import imports
 
-    say(
-        imports.import_denoiser(
-            file,
-            name=name,
-            image_size=image_size,
-            schedule=schedule,
-            rescale=rescale,
-            heads=heads,
-            head_channels=head_channels,
-        )
-    )
+    how = {"rescale": rescale, "heads": heads, "head_channels": head_channels}
+    say(imports.import_denoiser(file, name=name, image_size=image_size, schedule=schedule, **how))
 
 
 @app.command(

@@ -6,7 +6,6 @@ complete preset and its variants in presets/ablations/<name>.yaml.
 
 import io
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -113,13 +112,7 @@ def parsed(text: str) -> Params:
     Raises:
         ConfigError: It is not valid.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "params.yaml")
-        write_text(file, text)
-        try:
-            return params.load(file)
-        except ConfigError as error:
-            raise ConfigError(str(error).removeprefix(str(file)).lstrip(":. ")) from None
+    return params.parsed(YAML(typ="safe", pure=True).load(text))
 
 
 def written(entries: dict[str, Any]) -> str:

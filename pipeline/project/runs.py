@@ -40,7 +40,6 @@ class Trained:
     votes: tuple[Path, ...]
     options: Options
     precisions: tuple[str, ...] = ()
-    fresh_noise: bool = False
 
     @property
     def name(self) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.runtime import throughput
+from rrcm.certification.sampling.sampler import subset
 from rrcm.config.denoisers import Denoising
 from rrcm.config.params import Params
 from rrcm.config.sections import NONE, Compute, Model, Pretrain, Run
@@ -270,11 +271,7 @@ class Planned:
 
     def _sample(self, item: str) -> Work:
         cfg, called = self.params.sample, self._draw(self.params.evals[item].run)
-        kind, _, number = cfg.subset.partition(":")
-        images = self.images[cfg.split]
-        if kind != "all":
-            images = -(-images // int(number)) if kind == "every" else min(images, int(number))
-        draws = cfg.n0 + cfg.n
+        images, draws = len(subset(cfg.subset, self.images[cfg.split])), cfg.n0 + cfg.n
         return Work(
             what=f"{images:,} x {draws:,}",
             operations=None if called is None else images * draws * called,

@@ -1,7 +1,4 @@
-"""Infers n, alpha and sigma of a table of radii without votes, and finds rows that differ.
-
-A table whose origin is known has votes, and these have radii at any other alpha: `restated`.
-"""
+"""Infers n, alpha and sigma of a table of radii without votes, and finds rows that differ."""
 
 import math
 from collections.abc import Callable
@@ -14,9 +11,8 @@ from scipy.stats import poisson
 from rrcm.auditing import attainable_radii, shares, usual, written
 from rrcm.auditing.attainable_radii import AttainableRadii
 from rrcm.auditing.findings import ERROR, FAR, NOTE, WARNING, Finding, Inferred, Stated, at
-from rrcm.auditing.ladder import around, rung
 from rrcm.auditing.recount import MAJORITY
-from rrcm.auditing.written import ROUNDINGS, SLIP
+from rrcm.auditing.written import SLIP
 from rrcm.certification.certify import DOWN, printed
 from rrcm.certification.votes.bounds import complement, radius
 from rrcm.certification.votes.counts import ABSTAIN
@@ -231,33 +227,3 @@ def _otherwise(explanations: list[AttainableRadii], stated: Stated) -> list[Find
         level = WARNING if less else ERROR
         result.append(Finding(level=level, text=text, of_stated=True))
     return result
-
-
-def restated(
-    table: pd.DataFrame, origin: AttainableRadii, alpha: float
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The table at level ``alpha``, with the least and the largest radii that its votes allow.
-
-    A written radius leaves an interval of exact ones, these an interval of votes for the class, by
-    Clopper–Pearson at the alpha of the table (eq. 11), and votes have a radius at ``alpha``. Who
-    abstains still does: all of them, unless ``alpha`` is the larger of the two.
-    """
-    rows = ((table["predict"] != ABSTAIN) & (table["radius"] > 0)).to_numpy()
-    r = table["radius"].to_numpy()[rows]
-    unit = written.units(r)
-    below = r + ROUNDINGS[origin.rounding] * unit
-    least = _most_hits(below - SLIP, origin) + 1
-    ends = []
-    for votes in (least, np.maximum(_most_hits(below + unit + SLIP, origin), least)):
-        radii = np.zeros(len(table))
-        radii[rows] = origin.sigma * rung(np.minimum(votes, origin.n), origin.n, alpha)
-        answers = {"predict": table["predict"].where(radii >= 0, ABSTAIN)}
-        answers["correct"] = table["correct"].where(radii >= 0, 0)
-        ends.append(table.assign(radius=radii.clip(0), **answers))
-    return ends[0], ends[1]
-
-
-def _most_hits(radii: np.ndarray, origin: AttainableRadii) -> np.ndarray:
-    """The most votes of which the radius is at most each of ``radii``."""
-    z = np.maximum(radii, 0) / origin.sigma
-    return around(z, np.zeros_like(z), origin.n, origin.alpha)[0]

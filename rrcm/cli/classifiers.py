@@ -48,10 +48,6 @@ class ClassifierSource(Protocol):
     def name(self) -> str:
         """What to call the classifier."""
 
-    @property
-    def fresh_noise(self) -> bool:
-        """Whether the noise is to be unpredictable, as for images that somebody may have made."""
-
     def classifier(self, draws: Sampling, *, max_value: int | None = None) -> "Smoothed":
         """Open it, for pixels whose maximum ``max_value`` is 1.0; without it, for image files.
 
@@ -80,7 +76,6 @@ class FromElsewhere:
 
     foreign: Foreign
     options: Options
-    fresh_noise: bool = True
 
     @property
     def name(self) -> str:
@@ -113,6 +108,7 @@ class FromElsewhere:
 
     def opened(self, draws: Sampling) -> Opened:
         """Open the classifier and the folder of images."""
+        from rrcm.data import duplicates
         from rrcm.data.image_folder import folder
 
         given = self.options
@@ -148,7 +144,7 @@ class FromElsewhere:
                 f"inside the function: {inside}",
                 f"before the noise: {smoothed.fit}",
                 *pictures.passed_over,
-                *pictures.duplicates,
+                *duplicates.line(duplicates.digests(split), split.labels.tolist()),
             ),
         )
 

@@ -38,8 +38,6 @@ class Described:
 class Project:
     """What commands ask of their surroundings; by itself a folder of files, without a project."""
 
-    name: str = ""  # of the file that has the settings
-
     def request(self, options: Options) -> Request:
         """Return what the options of a command ask for here.
 

@@ -125,8 +125,13 @@ def load(path: Path = PARAMS) -> Params:
     """
     node = read_yaml(path)
     with reading(path):
-        params = parse(node, Params, where="")
-        _consistent(params)
+        return parsed(node)
+
+
+def parsed(node: Any) -> Params:
+    """The parameters of the contents of a params.yaml, checked as by `load`."""
+    params = parse(node, Params, where="")
+    _consistent(params)
     return params
 
 

@@ -18,7 +18,6 @@ from rrcm.core.files import read_bytes, uncell
 from rrcm.core.labels import UNKNOWN, shifted
 from rrcm.core.registry import suggest
 from rrcm.core.schema import listed
-from rrcm.data import duplicates
 from rrcm.data.ingest import class_folders
 from rrcm.data.splits.pictures import MAX_VALUE, SUFFIXES, Fit, read
 from rrcm.data.splits.shards import Split
@@ -36,15 +35,13 @@ class Folder:
     line for each unused file, with the reason, and ``passed_over`` has lines on files that were not
     looked at, on folders in the paths of the labels that are not here, and on the order of classes.
     The ``idx`` of an image is the position of its file among all picture files sorted by path, so
-    that an unreadable file renumbers no other. ``duplicates`` has a line if pixels of some are
-    those of others.
+    that an unreadable file renumbers no other.
     """
 
     split: Split
     files: list[str]
     left_out: list[str]
     passed_over: list[str]
-    duplicates: list[str]
 
 
 def folder(
@@ -113,10 +110,7 @@ def folder(
         max_value=MAX_VALUE,
     )
     files = [names[place] for place in places]
-    again = duplicates.line(duplicates.digests(split), split.labels.tolist())
-    return Folder(
-        split=split, files=files, left_out=left_out, passed_over=passed_over, duplicates=again
-    )
+    return Folder(split=split, files=files, left_out=left_out, passed_over=passed_over)
 
 
 def _listed(path: Path, classes: list[str], names: list[str]) -> tuple[dict[str, int], str]:

@@ -11,7 +11,6 @@ from workspace import ROOT
 from benchmarks import audit
 from benchmarks.field import ledger, paths
 from benchmarks.field.page import SHOWN, browsed, page
-from rrcm.auditing import infer
 from rrcm.auditing.attainable_radii import AttainableRadii
 from rrcm.certification import tables, tsv
 from rrcm.certification.votes import bounds
@@ -138,7 +137,7 @@ def test_the_radius_at_another_alpha_is_between_its_ends(digits: int, tmp_path):
 
     origin = audit.audit(tmp_path / "log.tsv", sigma=sigma).inferred[0]
     known = AttainableRadii(n=n, alpha=0.01, sigma=sigma, rounding=origin.rounding)
-    low, high = infer.restated(tables.read(tmp_path / "log.tsv"), known, paths.ALPHA)
+    low, high = ledger.restated(tables.read(tmp_path / "log.tsv"), known, paths.ALPHA)
 
     for k, predict, a, b in zip(
         truth["n_A"], truth["predict"], low["radius"], high["radius"], strict=True

@@ -29,13 +29,9 @@ def examine(project: Project) -> tuple[str, bool]:
     wrong = [text for mark, text in findings if mark == WRONG]
     lines = [f"{mark}  {text}" for mark, text in findings]
     if wrong:
-        lines += ["", f"needed, and missing: {', '.join(map(_subject, wrong))}"]
+        subjects = [text.split()[0].rstrip(":") for text in wrong]
+        lines += ["", f"needed, and missing: {', '.join(subjects)}"]
     return "\n".join(lines), not wrong
-
-
-def _subject(text: str) -> str:
-    """Return the package, tool or key that a finding is about: its first word."""
-    return text.split()[0].rstrip(":")
 
 
 def _packages() -> list[Finding]:

@@ -198,7 +198,7 @@ def header_of(request: Request, opened: Opened) -> Header:
     header = opened.smoothed.header(
         opened.split, run=opened.name, shard=request.shard, budget=request.budget
     )
-    if request.source.fresh_noise and not request.seeded:
+    if header.foreign and not request.seeded:
         return dataclasses.replace(header, seed=VOTES.seed(header, opened.split))
     return header
 

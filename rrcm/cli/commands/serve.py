@@ -7,8 +7,8 @@ import logging
 import math
 import signal
 import socket
+import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -84,8 +84,8 @@ def run(app: ASGIApp, listener: socket.socket, *, connections: int, grace: int) 
     )
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # no lines of its own start
-    for ending in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(ending, _end)  # uvicorn raises the signal again, after its own shutdown
+    for ending in (signal.SIGTERM, signal.SIGINT):  # uvicorn raises it again after its shutdown
+        signal.signal(ending, lambda *_: sys.exit())
     asyncio.run(_patient(uvicorn.Server(config), listener))
 
 
@@ -119,10 +119,6 @@ def _classifier(request: Request) -> Smoothed:
     drawing.is_batch_invariant(smoothed.backend, x)
     smoothed.answer(np.zeros(smoothed.shape, dtype=np.uint8))
     return smoothed
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(0)
 
 
 def _warn(listener: socket.socket) -> None:

@@ -93,7 +93,7 @@ class Backend(backend.Backend):
                 f"{name}: {training[0] or 'the network'} is in training mode, and nothing can be "
                 "certified; call eval() first"
             )
-        named = _tensors(network)
+        named = [*network.named_parameters(), *network.named_buffers()]
         if lazy := [key for key, value in named if is_lazy(value)]:
             raise BackendError(f"{name}: {lazy[0]} {RANDOM}")
         if any(value.is_meta for _, value in named):
@@ -102,7 +102,7 @@ class Backend(backend.Backend):
                 "load_state_dict(…, assign=True)"
             )
         state = network.state_dict()
-        if odd := [key for key, value in state.items() if not _plain(value)]:
+        if odd := [k for k, v in state.items() if not isinstance(v, Tensor) or v.is_quantized]:
             raise BackendError(
                 f"{name}: {odd[0]} is no plain tensor, as in networks that PyTorch quantised; "
                 "export it as an ONNX file"
@@ -163,7 +163,8 @@ class Backend(backend.Backend):
             rows = 0 if changed else self._runs()
             if later := dict(network.named_parameters()).keys() - known:
                 raise BackendError(f"{self.name}: {min(later)} {RANDOM}")
-            changed += [key for key, now, then in buffers if _differ(now, then)]
+            same = partial(torch.allclose, rtol=0, atol=0, equal_nan=True)
+            changed += [key for key, now, then in buffers if not same(now, then)]
             if rows and None in apart:
                 apart = []
                 for pixel in reversed(PIXELS):
@@ -346,18 +347,6 @@ def _name(network: nn.Module) -> str:
     """That of its class; those of exported programs are made for each."""
     kind = type(network)
     return (kind.__name__ if _exported.is_one(network) else kind.__qualname__) or "it"
-
-
-def _tensors(network: nn.Module) -> list[tuple[str, Tensor]]:
-    return [*network.named_parameters(), *network.named_buffers()]
-
-
-def _differ(now: Tensor, then: Tensor) -> bool:
-    return not bool(((now == then) | (now.isnan() & then.isnan())).all())
-
-
-def _plain(value: object) -> bool:
-    return isinstance(value, Tensor) and not value.is_quantized
 
 
 def _same(scores: Tensor, others: Tensor) -> bool:

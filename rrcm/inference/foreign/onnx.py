@@ -82,8 +82,11 @@ class Backend(Reopened, backend.Backend):
             why = one_line(error) + (DOUBLE if self.precision == "fp64" else "")
             raise BackendError(f"{path}: no ONNX file that can run: {why}") from None
         self.provider = described(self.session, self.device)
-        self.level = self._level(self.session.get_inputs())
-        inputs = [v for v in self.session.get_inputs() if v.name not in self.level]
+        inputs = self.session.get_inputs()
+        self.level: dict[str, np.ndarray] = {}
+        if any((v.name, v.shape, v.type) == ("sigma", [], "tensor(float)") for v in inputs):
+            self.level["sigma"] = np.array(sigma, dtype=np.float32)
+        inputs = [v for v in inputs if v.name not in self.level]
         self._read_input(inputs, foreign.size, foreign.channels)
         self.fit = Fit(shape=self.shape, resize="crop", keep=True)
         self._read_output(self.session.get_outputs(), foreign.output)
@@ -98,12 +101,6 @@ class Backend(Reopened, backend.Backend):
         around = json.dumps([self.input, self.output, self.last, str(self.normalise)])
         around += json.dumps({"sigma": sigma}) if self.level else ""
         self.weights = sha256(file.identity + around.encode()).hexdigest()
-
-    def _level(self, inputs: list[onnxruntime.NodeArg]) -> dict[str, np.ndarray]:
-        """The input ``sigma`` by name, if the file has one."""
-        if not any((v.name, v.shape, v.type) == ("sigma", [], "tensor(float)") for v in inputs):
-            return {}
-        return {"sigma": np.array(self.sigma, dtype=np.float32)}
 
     def _read_input(
         self, inputs: list[onnxruntime.NodeArg], size: tuple[int, int] | None, channels: int | None
