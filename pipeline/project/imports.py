@@ -65,7 +65,8 @@ def import_checkpoint(
         read = rrcm_release.recognised(file, own, heads=heads, final_norm=not skip_norm)
     else:
         read = _of_others(file, whole, normalise)
-    size = read.shape.get("size", read.architecture)
+    size = str(read.shape.get("size", read.architecture))
+    size = f"{read.architecture}-{size}" if size[0].isdigit() else size  # no name begins with one
     out = _place(name or f"{size}-imported-s{round(100 * sigma):03d}")
     entries = _entries(out.name, read, sigma=sigma)
     _keep(out, partial(_write, read=read, sigma=sigma))

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import betainc, ndtri
 
-from rrcm.auditing import needed, usual
+from rrcm.auditing import needed, usual, written
 from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding, Stated, at
 from rrcm.auditing.ladder import around
 from rrcm.auditing.needed import SLACK, STEP
@@ -147,10 +147,12 @@ def _sigma(
     it is ``exact`` if all bounds are of ``n`` draws. Else it is at most ``most``.
     """
     r, z, upper = table["radius"].to_numpy(), *_quantiles(table, level)
+    step = np.maximum(written.units(r), STEP)  # a table may have fewer decimals than `certify`
 
     def sigmas(shift: float) -> tuple[np.ndarray, np.ndarray]:
         """The sigmas of each radius if it was rounded up by at most ``shift`` last places."""
-        least, most = (r - shift * STEP) / upper, (r + (1 - shift) * STEP) / z
+        to = r + (1 - shift) * step + STEP * (step > STEP)  # `certify` rounded them before
+        least, most = (r - shift * step) / upper, to / z
         return least * (1 - SLACK), most * (1 + SLACK)
 
     low, high = sigmas(0.0)
@@ -164,7 +166,8 @@ def _sigma(
             return (sigma, sigma), False, [Finding(level=ERROR, text=text)]
     share = _two_classes(table, upper, exact[1] if exact else most)
     if inside.mean() < 0.5:  # radii of one class have one share of z, those of two do not
-        of_both = _of_two_classes(r, z, upper, table.index, share=share, exact=exact, n=n)
+        to = r + step
+        of_both = _of_two_classes(r, to, z, upper, table.index, share=share, exact=exact, n=n)
         if of_both is not None:
             return of_both[0], True, of_both[1]
     above, below = ~inside & (low > right), ~inside & (low <= right)
@@ -241,6 +244,7 @@ def _two_classes(table: pd.DataFrame, z: np.ndarray, alpha: float) -> np.ndarray
 
 def _of_two_classes(
     r: np.ndarray,
+    to: np.ndarray,
     z: np.ndarray,
     upper: np.ndarray,
     lines: np.ndarray,
@@ -249,20 +253,20 @@ def _of_two_classes(
     exact: Interval | None,
     n: int,
 ) -> tuple[Interval, list[Finding]] | None:
-    """The sigma of radii [R] if most are of two classes' bounds, and findings about the others.
+    """The sigma of radii ``r`` up ``to`` the next, if most are of two classes; and findings.
 
     At ``exact`` levels, the sigma is that for which a whole number of votes for the runner-up gives
     each radius; no other sigma does. Otherwise it is only known to be between those at which all,
     or none, of the votes for other classes are the runner-up's.
     """
     low = r / upper / share * (1 - SLACK)
-    high = (r + STEP) / z * (1 + SLACK)
+    high = to / z * (1 + SLACK)
     left, right, inside = common(low, high)
     if inside.mean() < MAJORITY:
         return None
     note = Finding(level=NOTE, text=LARGER)
     if exact is not None and left == right:
-        least, most = 2 * r / left - upper, 2 * (r + STEP) / left - z
+        least, most = 2 * r / left - upper, 2 * to / left - z
         k, below, above = around(most, most - least, n, math.sqrt(exact[0] * exact[1]))
         if (possible := np.where(k < n, below, above) >= least - SLACK).mean() >= MAJORITY:
             text = f"no votes for a runner-up give the radius, at sigma = {left:.6g} of other rows"

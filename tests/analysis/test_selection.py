@@ -1,13 +1,17 @@
 """The best of several on the images that chose it is too high; elsewhere it is not."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import typer.testing
-from builders import certificates
+from builders import certificates, random_votes
 
 from rrcm.analysis.estimation import selection
 from rrcm.certification import tsv
+from rrcm.certification.votes import records
 from rrcm.cli import main as cli
+from rrcm.cli.commands import best, tables
 
 
 def drawn(rng: np.random.Generator, shares: list[float], images: int = 100) -> np.ndarray:
@@ -76,3 +80,19 @@ def test_the_command_names_the_best_and_corrects_it(tmp_path):
     for arguments in (names[:3], ["--best", names[0]]):
         refused = typer.testing.CliRunner().invoke(cli.app, ["compare", *arguments])
         assert refused.exit_code and "classifiers" in str(refused.exception)
+
+
+def test_other_settings_of_the_best_are_named(tmp_path):
+    """A laxer alpha certifies more of the same votes."""
+    for alpha in (0.001, 0.05):
+        votes = random_votes(0, images=30, n=500, alpha=alpha)
+        records.write(tmp_path / f"{alpha}.jsonl", *votes)
+    names = [f"{tmp_path}/{alpha}.jsonl" for alpha in (0.001, 0.05)]
+
+    said = [
+        best.best({name: tables.read(Path(name)) for name in chosen}, radii="0,0.1")
+        for chosen in (names, [names[0], names[0].replace("0.001", "./0.001")])
+    ]
+
+    assert "other settings, which may be why" in said[0] and "α 0.001 and 0.05" in said[0]
+    assert "other settings" not in said[1]

@@ -47,13 +47,28 @@ def with_one(found, column, line, value):
 
 
 @pytest.mark.parametrize("n", [100, 10_000, 100_000])  # others are of 1,000
-@pytest.mark.parametrize(("kind", "digits"), [("csv", 6), ("tsv", 6), ("tsv", 3)])
+@pytest.mark.parametrize("digits", [6, 3])
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
 def test_a_clean_table_raises_no_alarm_and_tells_how_it_was_made(tmp_path, n, kind, digits):
     result = examine(tmp_path, table(n, digits=digits), kind)
 
     assert alarms(result) == []
     assert result.trusted and result.verdict == "can be trusted as far as a table shows"
     assert [(one.n, one.alpha, one.sigma) for one in result.inferred] == [(n, 0.001, 0.5)]
+
+
+@pytest.mark.parametrize("digits", [3, 5])
+def test_radii_that_were_rounded_again_accuse_nothing_else(tmp_path, digits):
+    """To the nearest of fewer decimals than `certify` writes: alpha and sigma are still told."""
+    found = table()
+    found = found.assign(radius=found["radius"].round(digits))
+
+    result = examine(tmp_path, found, n=1_000, alpha=0.001, sigma=0.5)
+
+    texts = [text for _, _, text in alarms(result)]
+    assert texts[0] == "radii were rounded to the nearest, beyond the certified ones"
+    assert all("above that of unanimous votes" in text for text in texts[1:])  # these are, too
+    assert [(one.n, one.alpha, one.sigma) for one in result.inferred] == [(1_000, 0.001, 0.5)]
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -165,6 +165,9 @@ def test_tables_say_the_norm_and_do_not_mix_it(tmp_path, monkeypatch):
     with refused(DataError, "l1 radii", "l2 radii", "report them apart"):
         tables.report_files(files, out=None, alpha=None, sigma=None)
     assert {tables.read(one).norm for one in (path, tmp_path / "l1.jsonl")} == {"l1"}
+    with refused(ConfigError, "l1.tsv cannot say that its radii are l1; write a .csv"):
+        tables.derive(tmp_path / "l1.jsonl", certificates=[], **how | {"out": tmp_path / "l1.tsv"})
+    assert not (tmp_path / "l1.tsv").exists()
 
 
 def test_training_draws_it_with_the_same_variance():

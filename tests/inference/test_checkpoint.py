@@ -137,6 +137,19 @@ def test_what_the_file_does_not_show_is_asked_for(tmp_path, state, options, norm
     assert "normalised as given" in found.notes[0]
 
 
+def test_a_files_own_statistics_are_used_whole_or_asked_for(tmp_path: Path):
+    """One of the two alone, as of a layer that centres pixels, tells nothing of the other."""
+    held = cohen(field.SMALL)
+    held["state_dict"] |= {"0.mean": torch.tensor(MEAN)}
+    (path,) = written(tmp_path, held)
+
+    with refused(ConfigError, f"{path}: its own mean (0.49", "and std () do not fit each other"):
+        foreign("checkpoint", [path])
+    found = foreign("checkpoint", [path], normalise="cifar10-mean")
+
+    assert "normalised as given, not by its own mean (0.49" in found.notes[0]
+
+
 def test_what_is_asked_for_is_one_normalisation(tmp_path: Path):
     for asked, words in (
         ({"normalise": "cifar"}, "normalise: no 'cifar', only cifar10,"),
@@ -182,6 +195,12 @@ UNKNOWN = {
     "missing": (without("layer2.0.bn1.bias"), "bn1.bias is missing (taken for a ResNet-20)"),
     "more": (but(gamma=torch.ones(1)), "gamma is not of this network"),
     "shape": (but(layer2__1__conv1__weight=WIDER), "is [32, 32, 5, 5], not [32, 32, 3, 3]"),
+    "padded": (
+        {**field.lenet(), "fc1.weight": torch.ones(500, 50 * 7 * 7)},
+        "fc1 has 2450 inputs is for pictures of 40 pixels, or of 28 if its convolutions pad",
+    ),
+    "twice": (but(linear__bias=torch.ones(10)), "linear and fc, or shortcut and downsample, name"),
+    "two means": ({"mu": torch.ones(3), **but(mean=torch.ones(3))}, "mu and mean are two of one"),
     "NaN": (but(fc__bias=NAN), "fc.bias holds numbers that are not finite"),
     "empty": (but(fc__weight=torch.ones(10**9, 0)), "none of ResNet"),
     "axes": (but(conv1__weight=torch.ones(16)), "none of ResNet"),

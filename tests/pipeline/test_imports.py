@@ -111,30 +111,30 @@ def test_a_classifier_becomes_a_run(folder):
         bring("best.pt", skip_norm=True)
 
 
-OTHERS = {  # a file, its passes, how they are normalised, and the shape of pictures
-    "resnet": (cohen(SMALL), residual_scores, SMALL, CIFAR10, 32),
-    "lenet": (cohen(lenet()), lenet_scores, lenet(), NONE, 28),
+OTHERS = {  # a file, its passes, how they are normalised, side of pictures, name by default
+    "resnet": (cohen(SMALL), residual_scores, SMALL, CIFAR10, 32, "resnet-20-imported-s050"),
+    "lenet": (cohen(lenet()), lenet_scores, lenet(), NONE, 28, "lenet-imported-s050"),
 }
 
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_networks_of_other_repositories_become_runs(folder, monkeypatch, kind):
-    held, forward, state, normalisation, side = OTHERS[kind]
+    held, forward, state, normalisation, side, name = OTHERS[kind]
     monkeypatch.setattr(imports.with_dvc, "track", lambda out: None)
     torch.save(held, "checkpoint.pth.tar")
     text = Path("params.yaml").read_text().replace("size: 12, channels", f"size: {side}, channels")
     channels = state["conv1.weight"].shape[1]
     Path("params.yaml").write_text(re.sub(r"channels: \d", f"channels: {channels}", text))
 
-    run = added(bring("checkpoint.pth.tar")).runs["mine"]
+    run = added(bring("checkpoint.pth.tar", name="")).runs[name]
 
-    network, _ = classifier.load(Path("imported/mine"))
+    network, _ = classifier.load(Path("imported", name))
     x = torch.rand(2, channels, side, side, generator=torch.Generator().manual_seed(0))
     found = network(x, torch.tensor(SIGMA)).double()
     torch.testing.assert_close(
         found, logits(forward, state, x, normalisation), atol=1e-5, rtol=1e-5
     )
-    assert (run.architecture, run.method, run.start) == (kind, "gaussian", "imported/mine")
+    assert (run.architecture, run.method, run.start) == (kind, "gaussian", f"imported/{name}")
 
 
 def test_other_networks_are_not_runs(folder):

@@ -59,6 +59,11 @@ def best(named: dict[str, Entry], *, radii: str | None) -> str:
         halves=selection.HALVES,
         sure=tables.percent_of(CONFIDENCE),
     )
+    otherwise = {name: "; ".join(pairing.differing(one, entry).values()) for name, entry in others}
+    settings = [f"{first} and {name}: {text}" for name, text in otherwise.items() if text]
+    if settings:
+        meaning += "\nCertified with other settings, which may be why one is ahead:\n"
+        meaning += "\n".join(settings)
     return f"{markup.plain(pd.DataFrame(rows), again=1)}\n\n{meaning}"
 
 

@@ -132,6 +132,8 @@ def derive(
     header, rows = truncate(header, rows, header.n if n is None else n)
     how: dict[str, Any] = {"top": top} if top else {"certificates": certificates}
     entry = entries.from_votes(path.stem, header, rows, alpha=alpha, **how)
+    of_l2 = entry.norm == "l2" or out is None or out.suffix != ".tsv"
+    require(of_l2, f"--out: {out} cannot say that its radii are {entry.norm}; write a .csv")
     certificates = certificates or [entry.certificate]
     named = [] if certificates == [DRAWS.certificate] else certificates
     digest = records.digest(header)[:8]  # votes elsewhere may have files of the same name

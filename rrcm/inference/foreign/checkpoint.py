@@ -16,6 +16,7 @@ from rrcm.config.foreign import Foreign
 from rrcm.core.errors import BackendError, ConfigError
 from rrcm.core.ranges import require
 from rrcm.core.registry import suggest
+from rrcm.core.schema import shown
 from rrcm.data.splits.pictures import Fit
 from rrcm.inference.foreign import _network, _timm
 from rrcm.inference.foreign._normalisation import Channels, Normalisation
@@ -122,17 +123,23 @@ def normalisation(
     """The mean and std that were ``asked`` for, or that a file shows, and by what.
 
     Raises:
-        ConfigError: It shows none.
+        ConfigError: It shows none, or a mean and a std that do not fit each other.
     """
     channels, side, _ = found.shape
+    own = f"its own mean {shown(read.mean)} and std {shown(read.std)}"
     if asked is not None:
-        return asked, "as given"
-    if read.mean and read.std:
+        return asked, f"as given, not by {own}" if read.mean or read.std else "as given"
+    if read.mean or read.std:
+        if len(read.mean) != len(read.std):
+            raise ConfigError(
+                f"{path}: {own} do not fit each other; give --mean and --std, or --normalise"
+            )
         return (read.mean, read.std), "by its own mean and std"
     name = {10: "cifar10", 100: "cifar100"}.get(found.classes, "") if read.layered else ""
     why = f"by {name} in the layer before it (else --normalise)"
     if channels == 1 or (read.found.keys, read.found.beside) == MACER:
-        name, why = "none", f"by nothing, as {'grey pictures' if channels == 1 else 'by MACER'}"
+        grey = "grey pictures" if channels == 1 else "by MACER"
+        name, why = "none", f"by nothing, as {grey} (else --normalise, or --mean and --std)"
     elif side == recognise.LARGE:
         name, why = "imagenet", "as usual for ImageNet (else --normalise)"
     if not name:

@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from rrcm.core.errors import CheckpointError
 from rrcm.models import state_dict
 
 LAYERED = "1."  # behind a layer that normalises and has no tensors, in an nn.Sequential
 PREFIXES = ("module.", "model.", "_orig_mod.", LAYERED)  # of parameter names, added by wrappers
 KEYS = (  # of files of training programs: those of timm's loader in its order, then others
     *("state_dict_ema", "model_ema", "state_dict", "model"),
-    *("model_state_dict", "ema", "net", "best", "last"),
+    *("model_state_dict", "ema", "ema_state_dict", "ema_model", "net", "best", "last"),
 )
 AVERAGED = "n_averaged"  # PyTorch's AveragedModel counts in it
 STATISTICS = re.compile(r"(?:0\.|normali[sz]er?\.)?(?:(mean|mu)|std|sigma)")  # wrappers' buffers
@@ -40,19 +41,25 @@ def read(path: Path) -> Read:
     Guarantee: as of `state_dict.find`, nothing in the file is executed.
 
     Raises:
-        CheckpointError: The file is missing, damaged, or holds no state dict.
+        CheckpointError: The file is missing, damaged, or holds no state dict, or two buffers that
+            may be the mean, or the std.
     """
     found = state_dict.find(path, KEYS, hint=f"the weights may lie under {', '.join(KEYS)}")
     state, layered, prefix = found.tensors, False, ""
     state.pop(AVERAGED, None)
     statistics: dict[bool, tuple[float, ...]] = {}  # by whether it is a mean
+    names = dict[bool, str]()
     while state and all(name.startswith(prefix) for name in state):
         state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
         layered |= prefix == LAYERED
         for name in [*state]:
             match = STATISTICS.fullmatch(name)
             if match and 0 < state[name].numel() <= 4:  # channels
-                statistics[bool(match[1])] = tuple(state.pop(name).flatten().tolist())
+                kind = bool(match[1])
+                if other := names.get(kind):
+                    raise CheckpointError(f"{path}: {other} and {name} are two of one statistic")
+                names[kind] = name
+                statistics[kind] = tuple(state.pop(name).flatten().tolist())
         prefix = next((p for p in PREFIXES if all(name.startswith(p) for name in state)), "\0")
     taken, others = (" and ".join(keys) for keys in (found.keys, found.others))
     note = f"{path}: {taken} was taken, as by timm's loader, and not {others}"

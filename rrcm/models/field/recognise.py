@@ -20,6 +20,7 @@ from rrcm.models import state_dict
 
 Tensors = dict[str, Tensor]
 SMALL, LARGE = 32, 224  # pixels a side of pictures, by the first convolution; shapes do not tell
+LENETS = (28, 32)  # of MNIST and its kin, and of CIFAR-10
 COUNTED = "num_batches_tracked"  # of BatchNorm, which nothing computes with
 # What tensors of other networks, or hostile ones, raise.
 MISFIT = (LookupError, ValueError, ArithmeticError, RuntimeError, AssertionError, TypeError)
@@ -70,6 +71,8 @@ def network(path: Path, tensors: Tensors, *, denoiser: bool = False) -> Recognis
                 built = kind(own)
         except MISFIT:
             continue
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error}") from None
         names = built.network.state_dict()
         wanted = {name: [*t.shape] for name, t in names.items() if not name.endswith(COUNTED)}
         try:
@@ -139,6 +142,8 @@ def _resnet(tensors: Tensors) -> Recognised:
         re.sub(r"^linear\.", "fc.", name.replace(".shortcut.", ".downsample.")): tensor
         for name, tensor in tensors.items()
     }
+    if len(own) < len(tensors):
+        raise CheckpointError("linear and fc, or shortcut and downsample, name one layer twice")
     width, channels, kernel, _ = own["conv1.weight"].shape
     deep, large = "layer1.0.conv3.weight" in own, kernel == 7
     numbers = range(1, 1 + _count(own, "layer"))
@@ -195,15 +200,22 @@ def _wide_resnet(tensors: Tensors) -> Recognised:
 
 
 def _lenet(tensors: Tensors) -> Recognised:
+    """Without padding, for pictures of 28 or 32 pixels; shapes do not tell from one with it."""
     first, second, hidden = (tensors[f"{n}.weight"].shape for n in ("conv1", "conv2", "fc1"))
-    side = math.isqrt(hidden[1] // second[0])
+    left = math.isqrt(hidden[1] // second[0])
+    if (side := 4 * left + 12) not in LENETS:
+        raise CheckpointError(
+            f"a LeNet whose fc1 has {hidden[1]} inputs is for pictures of {side} pixels, or of "
+            f"{4 * left} if its convolutions pad, which no tensor shows; build it, load the "
+            "tensors and pass it to rrcm.smooth"
+        )
     made = _chain(
         conv1=nn.Conv2d(first[1], first[0], 5), r1=nn.ReLU(), p1=nn.MaxPool2d(2),
         conv2=nn.Conv2d(first[0], second[0], 5), r2=nn.ReLU(), p2=nn.MaxPool2d(2),
         flat=nn.Flatten(), fc1=nn.Linear(hidden[1], hidden[0]), r3=nn.ReLU(),
         fc2=nn.Linear(hidden[0], len(tensors["fc2.weight"])),
     )  # fmt: skip
-    return Recognised(made, "LeNet", ((side * 2) + 4) * 2 + 4, tensors)
+    return Recognised(made, "LeNet", side, tensors)
 
 
 def _densenet(tensors: Tensors) -> Recognised:
