@@ -47,8 +47,7 @@ def read(path: Path) -> Read:
     found = state_dict.find(path, KEYS, hint=f"the weights may lie under {', '.join(KEYS)}")
     state, layered, prefix = found.tensors, False, ""
     state.pop(AVERAGED, None)
-    statistics: dict[bool, tuple[float, ...]] = {}  # by whether it is a mean
-    names = dict[bool, str]()
+    statistics: dict[bool, tuple[str, tuple[float, ...]]] = {}  # by whether it is a mean: its name
     while state and all(name.startswith(prefix) for name in state):
         state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
         layered |= prefix == LAYERED
@@ -56,13 +55,13 @@ def read(path: Path) -> Read:
             match = STATISTICS.fullmatch(name)
             if match and 0 < state[name].numel() <= 4:  # channels
                 kind = bool(match[1])
-                if other := names.get(kind):
+                if kind in statistics:
+                    other, _ = statistics[kind]
                     raise CheckpointError(f"{path}: {other} and {name} are two of one statistic")
-                names[kind] = name
-                statistics[kind] = tuple(state.pop(name).flatten().tolist())
+                statistics[kind] = name, tuple(state.pop(name).flatten().tolist())
         prefix = next((p for p in PREFIXES if all(name.startswith(p) for name in state)), "\0")
     taken, others = (" and ".join(keys) for keys in (found.keys, found.others))
     note = f"{path}: {taken} was taken, as by timm's loader, and not {others}"
     note += "; to certify that, save it in a file of its own"
-    mean, std = (statistics.get(kind, ()) for kind in (True, False))
+    (_, mean), (_, std) = (statistics.get(kind, ("", ())) for kind in (True, False))
     return Read(state, found, mean, std, layered, (note,) if others else ())
