@@ -133,7 +133,9 @@ def costs(whole: Params, found: list[Entry]) -> pd.DataFrame:
         name = whole.evals[entry.name].run
         parts = trained(whole, planned, name)
         calls = calls_of(whole, name)
-        sampled = noted(f"sample@{entry.name}")
+        sampled = noted(f"sample@{entry.name}")  # of its last run, if it was resumed
+        drawn = whole.sample.n0 + entry.table["n"].mean()
+        taken = 1e3 * drawn * sampled["seconds"] / sampled["draws"]
         rows.append(
             {
                 "σ": entries.sigma(entry),
@@ -143,8 +145,8 @@ def costs(whole: Params, found: list[Entry]) -> pd.DataFrame:
                 "s": f"{sum(part.seconds for part in parts):.0f}",
                 "on": ", ".join(sorted({part.device for part in parts})),
                 "calls a draw": " + ".join(f"{n} {what}" for what, n in calls.items() if n),
-                "draws an image": f"{sampled['draws'] / sampled['images']:,.0f}",
-                "certification, ms an image": f"{1e3 * sampled['seconds'] / sampled['images']:.0f}",
+                "draws an image": f"{drawn:,.0f}",
+                "certification, ms an image": f"{taken:.0f}",
             }
         )
     return pd.DataFrame(rows)

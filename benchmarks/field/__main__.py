@@ -15,6 +15,8 @@ import pandas as pd
 
 from benchmarks.field import chances, ledger
 from benchmarks.field.page import page
+from rrcm.core.ending import reported
+from rrcm.core.errors import DataError
 from rrcm.core.files import write_text
 
 FIELD, PAGE = Path("presets/field"), Path("docs/published.md")
@@ -27,10 +29,18 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     asked, start, path = parser.parse_args(), time.monotonic(), FIELD / "ledger.csv.gz"
     if asked.logs:
+        known = ledger.read(path)["file"] if asked.tests else []
+        if lacking := [file for file in known if not (asked.logs / file).exists()]:
+            raise DataError(
+                f"{asked.logs}: --tests needs every log of {path}; {len(lacking):,} are not there, "
+                f"such as {lacking[0]}"
+            )
         found = ledger.measure(asked.logs, jobs=asked.jobs)
         rows = ledger.merged(path, found)
         ledger.write(rows, path)
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in found["verdict"].value_counts().items())
+        for _, one in found[found["verdict"] != ledger.CLEAN].iterrows():
+            print(f"{one['file']}: {one['verdict']}: {one['found']}")
         print(f"{len(found):,} logs in {time.monotonic() - start:.0f} s: {kinds}")
         if asked.tests:
             ledger.write(pd.concat(chances.pairs(rows, asked.logs)), FIELD / "pairs.csv.gz")
@@ -39,4 +49,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with reported():
+        main()

@@ -51,7 +51,12 @@ def require_law(certificate: str, noise: str) -> None:
     """Refuse a certificate of other noise: one that has the name of a noise is of that alone."""
     of_one = {*names("certificates")} & {*names("distributions")}
     agrees = certificate == noise or not of_one & {certificate, noise}
-    require(agrees, f"certificate: {certificate} does not hold under the noise {noise}")
+    one = noise if noise in of_one else certificate
+    require(
+        agrees,
+        f"certificate: {certificate} does not hold under the noise {noise}; the certificate {one} "
+        f"is of the noise {one}",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

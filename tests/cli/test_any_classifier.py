@@ -219,7 +219,7 @@ def test_the_checks_before_the_draws_are_part_of_a_budget(elsewhere: Workspace):
             ("--onnx", "vit.onnx", "--images", "flat", "--classes", "two.txt"),
             "--classes two.txt: 2 ('an ant' … 'a bee') were given for the 3 outputs of the model",
         ),
-        (("--onnx", "vit.pt", "--images", "flat"), "vit.pt: a file of PyTorch, not ONNX: `torch."),
+        (("--onnx", "vit.pt", "--images", "flat"), "vit.pt: a file of PyTorch, not ONNX: --che"),
         (("--onnx", "vit.onnx", "--images", "flat", "--n", "3"), "3 votes can never certify"),
         (("--onnx", "vit.onnx", "--images", "flat", "--page", "a.png"), "--page: a name that ends"),
     ],

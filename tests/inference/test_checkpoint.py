@@ -114,26 +114,27 @@ def test_several_files_are_an_ensemble_also_behind_a_denoiser(tmp_path: Path):
 
 MEAN, STD = field.CIFAR10
 ASKED = [
-    (field.PYTORCH_CIFAR, {"normalise": "cifar10"}, field.CIFAR10),
-    (field.PYTORCH_CIFAR, {"mean": MEAN, "std": STD}, field.CIFAR10),
-    (field.OPTION_A, {"normalise": "cifar10-mean"}, (MEAN, (1.0,))),
-    (field.OPTION_A, {"normalise": "none"}, field.NONE),
-    (field.OPTION_A, {"mean": MEAN}, (MEAN, (1.0,))),
+    (residual_scores, field.PYTORCH_CIFAR, {"normalise": "cifar10"}, field.CIFAR10),
+    (residual_scores, field.PYTORCH_CIFAR, {"mean": MEAN, "std": STD}, field.CIFAR10),
+    (residual_scores, field.OPTION_A, {"normalise": "cifar10-mean"}, (MEAN, (1.0,))),
+    (residual_scores, field.OPTION_A, {"normalise": "none"}, field.NONE),
+    (residual_scores, field.OPTION_A, {"mean": MEAN}, (MEAN, (1.0,))),
+    (field.lenet_scores, field.lenet(), {"normalise": "mnist"}, ((0.1307,), (0.3081,))),
 ]
 
 
-@pytest.mark.parametrize(("state", "options", "normalisation"), ASKED)
-def test_what_the_file_does_not_show_is_asked_for(tmp_path, state, options, normalisation):
-    """As of pytorch-cifar, whose key is MACER's, and of shortcuts without weights."""
+@pytest.mark.parametrize(("forward", "state", "options", "normalisation"), ASKED)
+def test_what_the_file_does_not_show_is_asked_for(tmp_path, forward, state, options, normalisation):
+    """As of pytorch-cifar, whose key is MACER's, of shortcuts without weights, of grey pictures."""
     held = {"net": field.prefixed("module.", state), "acc": 9.0, "epoch": 3}
     (path,) = written(tmp_path, held)
-    x = noisy((3, 32, 32))
 
     with refused(ConfigError, "of 10 classes, and nothing shows how", "--normalise cifar10,"):
         foreign("checkpoint", [path])
     found = foreign("checkpoint", [path], **options)
 
-    assert close(found, logits(residual_scores, state, x, normalisation), x)
+    x = noisy(found.shape)
+    assert close(found, logits(forward, state, x, normalisation), x)
     assert "normalised as given" in found.notes[0]
 
 

@@ -241,8 +241,8 @@ FORMATS: dict[str, tuple[Callable[[], object], Callable, State, tuple, str]] = {
     # what the file holds; the pass, weights and mean and std that are certified; what is said
     "Cohen et al., CIFAR-10": (
         lambda: cohen(SMALL), residual_scores, SMALL, CIFAR10,
-        "(state_dict): ResNet-20, 10 classes, normalised by cifar10 in the layer before it (else "
-        "--normalise); pictures of 3 x 32 x 32",
+        "(state_dict, arch 'cifar_resnet20'): ResNet-20, 10 classes, normalised by cifar10 in the "
+        "layer before it (else --normalise); pictures of 3 x 32 x 32",
     ),
     "Cohen et al., ImageNet": (
         lambda: cohen(OF_IMAGENET, prefix="1.module.", arch="resnet50"),
@@ -255,7 +255,7 @@ FORMATS: dict[str, tuple[Callable[[], object], Callable, State, tuple, str]] = {
     ),
     "SmoothMix, MNIST": (
         lambda: cohen(lenet(), arch="lenet"), lenet_scores, lenet(), NONE,
-        "LeNet, 10 classes, normalised by nothing, as grey pictures",
+        "LeNet, 10 classes, normalised by nothing, as grey pictures by Cohen's heirs (else",
     ),
     "Consistency, DenseNet": (
         lambda: cohen(dense()), dense_scores, dense(), CIFAR10, "DenseNet-40, 10 classes",

@@ -23,8 +23,8 @@ BROKEN = (  # errors of onnx and ONNX Runtime on a damaged file
 )
 WEIGHTS = 2**36  # most bytes of a file of external weights
 TORCH = (
-    ", not ONNX: `torch.onnx.export` writes one of a network, --timm NAME --weights FILE takes "
-    "weights, rrcm.smooth(network, ...) networks"
+    ", not ONNX: --checkpoint FILE recognises weights, --timm NAME --weights FILE takes those of a "
+    "name, rrcm.smooth(network, ...) networks; `torch.onnx.export` writes ONNX of a network"
 )
 PRECISIONS = {  # from the lowest, which is that of a network
     "int4": (TensorProto.INT4, TensorProto.UINT4),

@@ -29,6 +29,7 @@ NORMALISATIONS: dict[str, Statistics] = {  # data as in the repositories of Cohe
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
     "cifar100": ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "mnist": ((0.1307,), (0.3081,)),  # as in PyTorch's examples
     "none": ((0.0,), (1.0,)),
 }
 NORMALISATIONS |= {f"{n}-mean": (v[0], (1.0,)) for n, v in NORMALISATIONS.items() if n != "none"}
@@ -113,7 +114,10 @@ def _opened(path: Path, foreign: Foreign) -> Opened:
         made = Opened(found.network, fit, mean, std, read.notes)
         said = f"{found.name}, {found.classes} classes, normalised {why}"
     sides = " x ".join(map(str, made.fit.shape))
-    key = f" ({', '.join(read.found.keys)})" if read.found.keys else ""
+    keys, arch = [*read.found.keys], options.get("arch")
+    if isinstance(arch, str) and arch not in said:
+        keys.append(f"arch {shown(arch)}")
+    key = f" ({', '.join(keys)})" if keys else ""
     return made._replace(notes=(f"{path}{key}: {said}; pictures of {sides}", *made.notes))
 
 
@@ -136,15 +140,16 @@ def normalisation(
             )
         return (read.mean, read.std), "by its own mean and std"
     name = {10: "cifar10", 100: "cifar100"}.get(found.classes, "") if read.layered else ""
-    why = f"by {name} in the layer before it (else --normalise)"
-    if channels == 1 or (read.found.keys, read.found.beside) == MACER:
-        grey = "grey pictures" if channels == 1 else "by MACER"
-        name, why = "none", f"by nothing, as {grey} (else --normalise, or --mean and --std)"
+    why = f"by {name} in the layer before it"
+    if (read.found.keys, read.found.beside) == MACER:
+        name, why = "none", "by nothing, as by MACER"
+    elif channels == 1:
+        name, why = "none" if read.layered else "", "by nothing, as grey pictures by Cohen's heirs"
     elif side == recognise.LARGE:
-        name, why = "imagenet", "as usual for ImageNet (else --normalise)"
+        name, why = "imagenet", "as usual for ImageNet"
     if not name:
         raise ConfigError(
             f"{path}: {found.name} of {found.classes} classes, and nothing shows how its pixels "
             f"were normalised; give --normalise {', '.join(NORMALISATIONS)}, or --mean and --std"
         )
-    return NORMALISATIONS[name], why
+    return NORMALISATIONS[name], f"{why} (else --normalise)"

@@ -142,8 +142,6 @@ def _resnet(tensors: Tensors) -> Recognised:
         re.sub(r"^linear\.", "fc.", name.replace(".shortcut.", ".downsample.")): tensor
         for name, tensor in tensors.items()
     }
-    if len(own) < len(tensors):
-        raise CheckpointError("linear and fc, or shortcut and downsample, name one layer twice")
     width, channels, kernel, _ = own["conv1.weight"].shape
     deep, large = "layer1.0.conv3.weight" in own, kernel == 7
     numbers = range(1, 1 + _count(own, "layer"))
@@ -156,13 +154,15 @@ def _resnet(tensors: Tensors) -> Recognised:
     base = inside * 64 // (groups * planes[0]) if deep else 64
     if kernel not in (3, 7) or len(own["bn1.weight"]) != width or len(layers) > 4:
         raise ValueError
+    if len(own) < len(tensors):
+        raise CheckpointError("linear and fc, or shortcut and downsample, name one layer twice")
     stages, _ = make_blocks(
         (block,) * len(layers), (*planes,), (*layers,), width, cardinality=groups, base_width=base
     )
     name = f"ResNet-{2 + (3 if deep else 2) * sum(layers)}"
     name += f" {groups}x{base}d" * ((groups, base) != (1, 64))
     if "layer2.0.downsample.0.weight" not in own:
-        name += " with shortcuts without weights"  # every second pixel, zeros on both sides
+        name += " with shortcuts of zeros on both sides"  # shapes do not tell from zeros at one end
         for (_, stage), before, after in zip(stages[1:], planes, planes[1:], strict=False):
             half = (after - before) // 2
             pad = nn.ConstantPad3d((0, 0, 0, 0, half, after - before - half), 0.0)
