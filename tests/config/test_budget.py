@@ -1,4 +1,4 @@
-"""presets/*-all.yaml: one budget of gradient evaluations for every method."""
+"""presets/*-all.yaml and cifar10-vit.yaml: one budget of gradient evaluations for every method."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -19,6 +19,7 @@ from rrcm.training.engine.loop import Training
 
 BATCH = 4
 IMAGES = {"digits-all": (1197, (1, 8, 8)), "cifar10-all": (48_900, (3, 32, 32))}
+IMAGES["cifar10-vit"] = IMAGES["cifar10-all"]
 
 
 def images_of(preset: str) -> Split:
@@ -32,9 +33,14 @@ def images_of(preset: str) -> Split:
     )
 
 
+def uncompiled(cfg):
+    """The same, for four images."""
+    return replace(cfg, compute=replace(cfg.compute, compile=False))
+
+
 def of_a_run(whole: Params, name: str, data: Split) -> np.ndarray:
     run = whole.runs[name]
-    recipe = whole.recipes[run.recipe]
+    recipe = uncompiled(whole.recipes[run.recipe])
     model = sections.Model(architecture=run.architecture, shape=whole.models[run.model])
     state = finetune.start(run, recipe, model, classes=10)
     method = registry.load("methods", run.method)
@@ -47,7 +53,7 @@ def of_a_run(whole: Params, name: str, data: Split) -> np.ndarray:
 
 
 def of_a_pretraining(whole: Params, name: str, data: Split) -> np.ndarray:
-    cfg = whole.pretrain[name]
+    cfg = uncompiled(whole.pretrain[name])
     model = sections.Model(architecture=cfg.architecture, shape=whole.models[cfg.model])
     return taken(pretrain.pretrain(pretrain.start(cfg, model), data, cfg), data, *cfg.augment)
 
@@ -68,6 +74,7 @@ def taken(training: Training, data: Split, *views: str, moments: int = 1) -> np.
     [
         ("digits-all", 85_248, 1e-12),
         ("cifar10-all", 1_466_880, 0.007),  # whole epochs of whole batches
+        ("cifar10-vit", 1_466_880, 0.007),
     ],
 )
 def test_every_method_has_the_same_number_of_gradient_evaluations(preset, budget, apart):
