@@ -98,7 +98,7 @@ def find(path: Path, keys: Sequence[str], *, hint: str) -> Found:
     taken, others = [], []
     for _ in range(DEEPEST):  # a hostile file may hold itself
         inside = held if isinstance(held, dict) else {}
-        there = [key for key in keys if isinstance(inside.get(key), dict)]
+        there = [key for key in keys if isinstance(inside.get(key), dict) and inside[key]]
         if not there:
             break
         held = _plain(inside[there[0]])

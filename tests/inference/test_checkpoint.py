@@ -75,7 +75,8 @@ def test_a_file_of_timms_trainer_is_what_it_says(tmp_path: Path):
         "metric": 0.5,
         "state_dict_ema": own.state_dict(),
     }
-    (path,) = written(tmp_path, held | {"arch": "resnet10t", "state_dict": {"a": torch.ones(1)}})
+    others = {"arch": "resnet10t", "state_dict": {"a": torch.ones(1)}, "model_ema": {}}
+    (path,) = written(tmp_path, held | others)
 
     found = foreign("checkpoint", [path])
 
