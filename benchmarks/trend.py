@@ -1,22 +1,25 @@
 """Does a longer pre-training help? The tests that docs/results-cifar10.md fixed beforehand.
 
-``python -m benchmarks.trend`` in a checkout where the certificates of the preset
-`cifar10-pretraining` are up to date. First, the certified accuracy of each length at each rate, as
-a mean over networks. `CHOSEN` is what this said of the choice split: `sample.split` at `choice`,
-`sample.subset` at `all`, and the networks of the first seed of fine-tuning. Then, where all
-networks of a length are here: differences of lengths, and the trend.
+``python -m benchmarks.trend [--figure FILE.png]`` in a checkout where the certificates of the
+preset `cifar10-pretraining` are up to date. First, the certified accuracy of each length at each
+rate, as a mean over networks. `CHOSEN` is what this said of the choice split: `sample.split` at
+`choice`, `sample.subset` at `all`, and the networks of the first seed of fine-tuning. Then, where
+all networks of a length are here: differences of lengths, and the trend.
 """
 
+from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib import style
+from matplotlib.figure import Figure
 from scipy.stats import page_trend_test
 
 from pipeline.project.stale import Present
 from rrcm.analysis.estimation import statistics
-from rrcm.analysis.estimation.intervals import crossed_mean
-from rrcm.analysis.presentation import markup
+from rrcm.analysis.estimation.intervals import Estimate, crossed_mean
+from rrcm.analysis.presentation import figures, markup
 
 SEEDS = 3  # of fine-tuning
 LENGTHS = {  # epochs of pre-training -> the encoders of this length
@@ -49,6 +52,9 @@ def hits(tables: list[list[pd.DataFrame]], radius: float) -> np.ndarray:
 
 
 def main() -> None:
+    asked = ArgumentParser(prog="benchmarks.trend")
+    asked.add_argument("--figure", type=Path, help="draws what pre-training adds, at each radius")
+    figure = asked.parse_args().figure
     radii = Present().params.report.radii
     found = {(length, rate): read(length, rate) for length in LENGTHS for rate in RATES}
     rows = []
@@ -72,21 +78,61 @@ def main() -> None:
             print(
                 f"\nPage's trend: p = {page_trend_test(blocks).pvalue:.2g} (two-sided: twice that)"
             )
+    if figure:
+        figures.save(drawn(whole, radii), figure)
 
 
-def differences(made: dict[int, np.ndarray]) -> list[dict[str, str]]:
-    """Longer minus shorter: over networks and images, and over encoders and images.
+def drawn(whole: dict[int, list[list[pd.DataFrame]]], radii: list[float]) -> Figure:
+    """Certified accuracy of each length minus that of training from scratch, with intervals."""
+    lengths = [length for length in whole if length]
+    with style.context(figures.STYLE):
+        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        axis = figure.subplots()
+        for number, radius in enumerate(radii):
+            made = {length: hits(tables, radius) for length, tables in whole.items()}
+            gains = [apart(made, length, 0)[0] for length in lengths]
+            values = 100 * np.array([[gain.value, gain.low, gain.high] for gain in gains])
+            axis.errorbar(
+                np.arange(len(lengths)) + 0.12 * (number - (len(radii) - 1) / 2),
+                values[:, 0],
+                yerr=abs(values[:, 1:] - values[:, :1]).T,
+                fmt=figures.MARKERS[number],
+                color=figures.colour(number),
+                capsize=3,
+                label=f"r = {radius:g}",
+            )
+        axis.axhline(0, color="grey", linewidth=1)
+        axis.set_xticks(range(len(lengths)), [str(length) for length in lengths])
+        axis.set_xlabel("epochs of pre-training")
+        axis.set_ylabel("certified accuracy minus\nthat from scratch, points")
+        axis.grid(axis="y", alpha=0.25)
+        axis.legend(frameon=False, loc="upper left")
+    return figure
+
+
+def apart(
+    made: dict[int, np.ndarray], longer: int, shorter: int, *, of: str = "networks"
+) -> tuple[Estimate, float]:
+    """Mean and p of ``longer`` minus ``shorter``, over images and networks, or images and encoders.
 
     Networks from scratch stand beside several encoders, so that there are only as many as these.
     """
+    values = made[longer].astype(float) - made[shorter]  # [encoders, seeds, images]
+    if of == "encoders":
+        values = values.mean(axis=1)
+    else:
+        values = values.reshape(-1, values.shape[-1]) if shorter else values.mean(axis=0)
+    return crossed_mean(values, confidence=CONFIDENCE)
+
+
+def differences(made: dict[int, np.ndarray]) -> list[dict[str, str]]:
+    """A row for each of `PAIRS` whose lengths are here: longer minus shorter."""
     rows = []
     for longer, shorter in PAIRS:
         if longer in made and shorter in made:
-            apart = made[longer].astype(float) - made[shorter]  # [encoders, seeds, images]
             row = {"epochs": f"{longer} minus {shorter}"}
-            each = apart.reshape(-1, apart.shape[-1]) if shorter else apart.mean(axis=0)
-            for of, values in (("networks", each), ("encoders", apart.mean(axis=1))):
-                mean, p = crossed_mean(values, confidence=CONFIDENCE)
+            for of in ("networks", "encoders"):
+                mean, p = apart(made, longer, shorter, of=of)
                 row[of] = f"{100 * mean.value:+.2f} [{100 * mean.low:.2f}, {100 * mean.high:.2f}]"
                 row[f"p over {of}"] = f"{p:.2g}"
             rows.append(row)
