@@ -15,6 +15,7 @@ from rrcm.core.labels import UNKNOWN
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 FAR = 1e6  # no two pictures with pixels of [0, 1] are so far apart
+FEWEST = 10  # rows in which a pattern is hardly there by chance
 REGULAR = 0.9  # share of equal steps from row to row in a regular selection
 
 
@@ -108,10 +109,16 @@ def of_rows(table: pd.DataFrame, images: int | None = None) -> list[Finding]:
         table: Certificates, one row per image, of any values; the index are lines of its file.
         images: How many there are to select from, if it is known.
     """
-    findings = [*_impossible(table), *_correct(table), *_attacked(table)]
+    findings = [*_impossible(table), *_correct(table), *_attacked(table), *_shifted(table)]
     if not table.attrs.get("numbered"):  # else `idx` was not in the file, but counted from its rows
-        findings += _images(table)
-        findings += [] if images is None else _unfinished(table["idx"], images)
+        odd = _images(table)
+        findings += odd
+        findings += [] if images is None else _unfinished(table["idx"], images, known=bool(odd))
+    else:
+        findings += _repeated(table)
+        if images is not None and len(table) > images:
+            text = f"{len(table):,} rows of {images:,} images"
+            findings.append(Finding(level=ERROR, text=text, of_stated=True))
     return findings + _coverage(table["label"].to_numpy())
 
 
@@ -186,7 +193,7 @@ def _images(table: pd.DataFrame) -> list[Finding]:
     findings += at(ERROR, table.index, idx < 0, "`idx` is negative")
     images = np.unique(idx).tolist()
     steps = np.array([b - a for a, b in pairwise(images)], dtype=np.float64)
-    if len(steps) < 10:
+    if len(steps) < FEWEST:
         return findings
     values, counts = np.unique(steps, return_counts=True)
     usual = values[counts.argmax()]
@@ -202,8 +209,22 @@ def _images(table: pd.DataFrame) -> list[Finding]:
     return findings
 
 
-def _unfinished(idx: pd.Series, images: int) -> list[Finding]:
-    """A warning if a regular selection of so many ``images`` begins late or ends early."""
+def _repeated(table: pd.DataFrame) -> list[Finding]:
+    """An error if rows whose images are not named begin anew, as where runs follow each other."""
+    rows = table[["label", "predict", "radius"]].to_numpy()
+    for first in np.flatnonzero((rows == rows[:1]).all(axis=1))[1:]:
+        tail = rows[first:]
+        if np.array_equal(tail, rows[: len(tail)]) and len(np.unique(tail, axis=0)) >= FEWEST:
+            again = np.arange(len(rows)) >= first
+            return at(ERROR, table.index, again, "the rows from the first on, once more")
+    return []
+
+
+def _unfinished(idx: pd.Series, images: int, *, known: bool) -> list[Finding]:
+    """A warning if a selection of so many ``images`` begins late, ends early, or has fewer.
+
+    Of missing ones between its ends only if it is not ``known`` by another finding.
+    """
     rows = np.unique(idx)
     if not len(rows):
         return []
@@ -213,11 +234,36 @@ def _unfinished(idx: pd.Series, images: int) -> list[Finding]:
     step = int(np.bincount(np.diff(rows)).argmax()) if len(rows) > 1 else images
     late, early = rows[0] >= step, rows[-1] + step < images
     if not late and not early:
-        return []
+        return [] if known else _few(rows, -(-images // step))
     of = f"{-(-images // step):,} images" + f", every {step}" * (step > 1)
     ends = f"from image {rows[0]} to {rows[-1]}"
     text = f"{len(rows):,} of {of}: it is unfinished or a part, {ends} of {images:,}"
     return [Finding(level=WARNING, text=text, of_stated=True)]
+
+
+def _few(rows: np.ndarray, selected: int) -> list[Finding]:
+    """A warning if images in the middle of a selection of so many are missing."""
+    if len(rows) >= selected:
+        return []
+    text = (
+        f"{selected - len(rows):,} of {selected:,} images are missing, and none of them at an end: "
+        "left out for a reason?"
+    )
+    return [Finding(level=WARNING, text=text, of_stated=True)]
+
+
+def _shifted(table: pd.DataFrame) -> list[Finding]:
+    """A warning if most predictions would be right with 1 added to, or taken from, each."""
+    answered = table[(table["predict"] != ABSTAIN) & (table["label"] != UNKNOWN)]
+    apart = (answered["label"] - answered["predict"]).to_numpy()
+    shift = next((by for by in (1, -1) if 2 * (apart == by).sum() > len(apart)), 0)
+    if not shift or len(apart) < FEWEST:
+        return []
+    text = (
+        f"{(apart == shift).sum():,} of {len(apart):,} predictions are the label {-shift:+d}: does "
+        "one of the columns count from 1?"
+    )
+    return [Finding(level=WARNING, text=text)]
 
 
 def _coverage(labels: np.ndarray) -> list[Finding]:

@@ -39,10 +39,7 @@ def examine(backend: Backend, split: Split, header: Header) -> TrialAnswers:
     Raises:
         BackendError: A picture has no scores, they depend on more than it, or they are constant.
     """
-    places = np.unique(np.linspace(0, len(split.idx) - 1, PICTURES).astype(int))
-    clean = torch.from_numpy(split.pixels(places))
-    idx, draws = torch.from_numpy(split.idx[places]), torch.full((len(places),), DRAW)
-    noisy = noise(header, split).noisy(clean, idx, draws)
+    places, clean, noisy = _tried(split, header)
     batch_size = backend.fixed or min(header.batch_size, PICTURES)
     if header.foreign:
         rows = torch.arange(batch_size) % len(places)
@@ -62,7 +59,21 @@ def examine(backend: Backend, split: Split, header: Header) -> TrialAnswers:
         plain=plain.argmax(1).tolist(),
         noisy=shaken.argmax(1).tolist(),
         brightest=float(clean.max()),
+        unlike=backend.unlike(noisy),
     )
+
+
+def unlike(backend: Backend, split: Split, header: Header) -> str:
+    """How some pictures of ``split``, under noise, differ from those of training; empty if not."""
+    return backend.unlike(_tried(split, header)[2])
+
+
+def _tried(split: Split, header: Header) -> tuple[np.ndarray, Tensor, Tensor]:
+    """Rows of some pictures, and these without and with noise, [B, C, H, W]."""
+    places = np.unique(np.linspace(0, len(split.idx) - 1, PICTURES).astype(int))
+    clean = torch.from_numpy(split.pixels(places))
+    idx, draws = torch.from_numpy(split.idx[places]), torch.full((len(places),), DRAW)
+    return places, clean, noise(header, split).noisy(clean, idx, draws)
 
 
 def function(backend: Backend, x: Tensor, clean: Tensor) -> None:
@@ -128,16 +139,19 @@ def of_grey(backend: Backend, shape: tuple[int, int, int], *, rows: int) -> None
     """Check what was trained elsewhere by `function` on ``rows`` grey pictures of ``shape``.
 
     Raises:
-        BackendError: As of `function`; or its two scores are made of one that is a probability.
+        BackendError: As of `function`; or its two scores are made of one number that is no logit,
+            or its scores are the highest of more classes.
     """
     generator = torch.Generator().manual_seed(0)
     grey = torch.full((rows, *shape), 0.5)
     function(backend, grey + backend.sigma * torch.randn(grey.shape, generator=generator), grey)
-    if len(backend.classes) - bool(backend.count_nan) == 2:
-        more = torch.randn(max(1, SEVERAL // rows), *grey.shape, generator=generator)
-        noisy = (0.5 + backend.sigma * more).to(backend.device)
-        scores = torch.cat([backend.scores(batch) for batch in noisy])
-        of_foreign.refuse_probability(scores[:, :2])
+    more = torch.randn(max(1, SEVERAL // rows), *grey.shape, generator=generator)
+    level = torch.rand(*more.shape[:2], shape[0], 1, 1, generator=generator)  # of each channel
+    noisy = (level + backend.sigma * more).to(backend.device)
+    noisy = noisy if backend.fixed else noisy[:, :SEVERAL]
+    classes = len(backend.classes) - bool(backend.count_nan)
+    scores = torch.cat([backend.scores(batch) for batch in noisy])[:, :classes]
+    (of_foreign.refuse_no_logit if classes == 2 else of_foreign.refuse_ranked)(scores)
 
 
 def _require_defined(plain: Tensor, noisy: Tensor) -> None:

@@ -26,13 +26,14 @@ class TrialAnswers:
     """A classifier's answers to N pictures: classes, and labels or UNKNOWN, each [N].
 
     ``plain`` are the answers without noise, ``noisy`` those under it; ``brightest`` is the highest
-    pixel of all, where 1 is white.
+    pixel of all, where 1 is white. ``unlike`` is that of the backend, under noise.
     """
 
     labels: list[int]
     plain: list[int]
     noisy: list[int]
     brightest: float = 1.0
+    unlike: str = ""
 
 
 def fact(tried: TrialAnswers, *, sigma: float) -> str:
@@ -47,11 +48,16 @@ def fact(tried: TrialAnswers, *, sigma: float) -> str:
 
 
 def of_votes(
-    header: Header, rows: list[Row], *, plain: list[int] | None, brightest: float = 1.0
+    header: Header,
+    rows: list[Row],
+    *,
+    plain: list[int] | None,
+    brightest: float = 1.0,
+    unlike: str = "",
 ) -> list[str]:
     """`warnings` of votes, and of the answers ``plain`` without noise, if they are known."""
     labels, noisy = smoothed(rows)
-    tried = TrialAnswers(labels=[], plain=[], noisy=[], brightest=brightest)
+    tried = TrialAnswers(labels=[], plain=[], noisy=[], brightest=brightest, unlike=unlike)
     if plain is not None:
         tried = dataclasses.replace(tried, labels=labels, plain=plain, noisy=noisy)
     return warnings(tried, labels, noisy, classes=header.classes, sigma=header.sigma)
@@ -92,6 +98,12 @@ def warnings(
             lines.append(
                 f"no pixel is brighter than {tried.brightest:.3g}, where white is 1: scale the "
                 "pictures, if another value is their white"
+            )
+        if tried.unlike:
+            lines.append(
+                f"{tried.unlike}: other noise, pictures or normalisation, or another network, such "
+                "as one with other strides, pooling or activations, which files of tensors do not "
+                "show"
             )
         plain = _poor(tried.plain, tried.labels, classes, "without noise")
         if plain:

@@ -148,8 +148,9 @@ class Certifier:
             answers = dataclasses.replace(answers, clean=plain)
             brightest = float(np.asarray(split.images).max()) / split.max_value
             warn(duplicates.line(answers.pictures, split.labels.tolist()), stacklevel=3)
-            lines = plausibility.of_votes(header, answers.rows, plain=plain, brightest=brightest)
-            warn(lines, stacklevel=3)
+            tried: dict[str, Any] = {"plain": plain, "brightest": brightest}
+            tried["unlike"] = checks.unlike(smoothed.backend, split, header)
+            warn(plausibility.of_votes(header, answers.rows, **tried), stacklevel=3)
             return answers
 
     @arguments.checked("images", "labels")

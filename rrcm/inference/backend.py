@@ -47,6 +47,10 @@ class Backend(Protocol):
         ``normals`` is ().
         """
 
+    def unlike(self, x: Tensor) -> str:
+        """How noisy pixels [B, C, H, W] differ from what it remembers of training; empty if not."""
+        return ""
+
     def on(self, device: str) -> Self:
         """The same function on another device.
 

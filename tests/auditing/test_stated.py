@@ -72,6 +72,8 @@ def test_radii_of_linf_are_explained_at_sigma_by_the_root_of_the_values_of_an_im
          " 0 to 4980 of 10,000"),
         (range(5_000, 10_000, 20), "from image 5000 to 9980"),
         (range(9), "9 of 10,000 images: it is unfinished or a part, from image 0 to 8"),
+        ([i for i in range(0, 10_000, 20) if i % 100 or i in (0, 9_900)], "98 of 500 images are"
+         " missing, and none of them at an end"),
         (range(0, 10_001, 5_000), "image 10000 of 10,000, which are counted from 0"),
     ],
 )  # fmt: skip
@@ -85,3 +87,28 @@ def test_a_regular_selection_that_ends_early_is_named(tmp_path, idx, said):
     assert len(found) == bool(said) and all(said in text for text in found)
     with pytest.raises(CertificateError, match="images > 0"):
         audit(tmp_path / "a.tsv", images=0)
+
+
+def test_rows_without_idx_are_counted_and_a_second_run_behind_the_first_is_found(tmp_path):
+    once = table(images=200).drop(columns="idx").round({"radius": 6})
+    again = pd.concat([once, once])
+    for name, rows in (("once", once), ("again", again)):
+        rows[["label", "predict", "radius", "correct"]].to_csv(
+            tmp_path / f"{name}.csv", index=False
+        )
+
+    clean, found = (audit(tmp_path / f"{name}.csv") for name in ("once", "again"))
+    more = audit(tmp_path / "once.csv", images=199)
+
+    assert not [text for _, _, text in alarms(clean) if "once more" in text]
+    assert [lines[0] for _, lines, text in alarms(found) if "once more" in text] == [202]
+    assert any("200 rows of 199 images" in text for _, _, text in alarms(more))
+
+
+def test_labels_that_count_from_one_are_named(tmp_path):
+    rows = table(images=200)
+    tsv.write(rows.assign(label=rows["label"] + 1, correct=0), tmp_path / "a.tsv")
+
+    found = [text for _, _, text in alarms(audit(tmp_path / "a.tsv"))]
+
+    assert any("predictions are the label -1: does one of the columns" in text for text in found)

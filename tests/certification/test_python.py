@@ -463,6 +463,40 @@ def test_a_network_may_return_scores_of_other_forms():
         assert said(smooth(Single(form).eval()).certify(IMAGES, **FAST)) == wanted, name
     with refused(BackendError, "one number from 0 to 1, as a probability", "return the logit"):
         smooth(Single(torch.sigmoid).eval()).certify(IMAGES, **FAST)
+    with refused(BackendError, "one whole number, as the number of a class", "return int64"):
+        smooth(Single(lambda logit: (logit > 0).float()).eval()).certify(IMAGES, **FAST)
+
+
+class Many(Brightness):
+    """What ``told`` makes of the scores of seven classes, which follow the brightness."""
+
+    def forward(self, x):
+        bright = super().forward(x)[:, 1:]
+        return self.told(torch.sin(bright * torch.arange(1, 8)) + 0.01 * torch.arange(7))
+
+
+LISTS = {
+    "whole numbers, all different": lambda scores: scores.topk(5).indices,
+    "scores that fall from the first on": lambda scores: scores.topk(5).values,
+}
+
+
+@pytest.mark.parametrize("words", LISTS)
+def test_the_likeliest_of_more_classes_are_no_scores(words):
+    with refused(BackendError, "the network gives 5", words, "return the score of each class"):
+        smooth(Many(LISTS[words]).eval(), classes=5).certify(IMAGES, **FAST)
+
+
+def test_the_highest_of_scores_that_float32_rounds_to_one_is_the_class():
+    x = IMAGES[:4]
+    forms = (lambda s: s, lambda s: s.double() + 1e9, lambda s: (s * 1e6).long() + 2**40)
+
+    made = [
+        smooth(Many(form).eval(), classes=7).at((1, 4, 4)).backend.scores(x).argmax(1)
+        for form in forms
+    ]
+
+    assert torch.equal(made[0], made[1]) and torch.equal(made[0], made[2])
 
 
 @pytest.mark.usefixtures("unforked")

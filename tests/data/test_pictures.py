@@ -93,6 +93,9 @@ def test_fractions_have_no_white():
         read(Image.fromarray(np.ones((6, 5), dtype=np.float32)), GREY, "TIFF")
     with refused(DataError, "a picture: pixels of more than sixteen bits"):
         read(Image.fromarray(np.full((6, 5), 70000, dtype=np.int32)), GREY, "TIFF")
+    deep = Image.fromarray(np.full((6, 5), 9, dtype=np.uint16))
+    with refused(DataError, "a picture: sixteen bits of which 0 is white; save it"):
+        read(deep, GREY, "TIFF", tiffinfo={262: 0})
 
 
 def test_pictures_are_upright():

@@ -201,6 +201,10 @@ UNKNOWN = {
         {**field.lenet(), "fc1.weight": torch.ones(500, 50 * 7 * 7)},
         "fc1 has 2450 inputs is for pictures of 40 pixels, or of 28 if its convolutions pad",
     ),
+    "head": (
+        {k: v for k, v in field.wide(1, 1, 10).items() if k != "fc.bias"},
+        "a WideResNet whose last layer has no bias may normalise what it takes",
+    ),
     "twice": (but(linear__bias=torch.ones(10)), "linear and fc, or shortcut and downsample, name"),
     "two means": ({"mu": torch.ones(3), **but(mean=torch.ones(3))}, "mu and mean are two of one"),
     "NaN": (but(fc__bias=NAN), "fc.bias holds numbers that are not finite"),
@@ -216,6 +220,15 @@ def test_another_network_is_refused_in_one_line_that_says_what_it_looks_like(tmp
     (path,) = written(tmp_path, {"state_dict": {**state}})
 
     with refused(CheckpointError, f"{path}: ", words):
+        foreign("checkpoint", [path])
+
+
+def test_a_file_of_timms_kin_of_a_resnet_is_not_taken_for_a_plain_one(tmp_path):
+    (path,) = written(tmp_path, field.cohen(field.SMALL, arch="resnetaa50"))
+
+    with refused(
+        CheckpointError, "the weights of resnetaa50", f"--timm resnetaa50 --weights {path}"
+    ):
         foreign("checkpoint", [path])
 
 

@@ -832,6 +832,18 @@ def test_a_network_is_what_timms_trainer_says(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("unforked")
+def test_an_option_of_older_trainers_is_the_epsilon_of_tensorflow(tmp_path: Path):
+    name = "test_efficientnet"
+    args = argparse.Namespace(model=name, gp=None, bn_tf=True)
+    state = timm.create_model(name, num_classes=4).state_dict()
+    torch.save({"arch": name, "args": args, "state_dict": state}, tmp_path / "net.pt")
+
+    found = foreign("timm", name, weights=tmp_path / "net.pt").network
+
+    assert {m.eps for m in found.modules() if isinstance(m, torch.nn.BatchNorm2d)} == {1e-3}
+
+
+@pytest.mark.usefixtures("unforked")
 def test_a_network_of_timm_has_the_channels_of_its_weights(tmp_path: Path):
     own = timm.create_model(SMALL, num_classes=4, in_chans=1).eval()
     torch.save(own.state_dict(), tmp_path / "net.pt")

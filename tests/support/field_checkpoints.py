@@ -138,7 +138,7 @@ def wide_scores(w: State, x: torch.Tensor) -> torch.Tensor:
             x = F.conv2d(first, w[f"{name}.convShortcut.weight"], stride=stride)
         x = x + made
     x = F.avg_pool2d(F.relu(normed(w, "bn1", x)), 8).flatten(1)
-    return x @ w["fc.weight"].T + w.get("fc.bias", 0)
+    return x @ w["fc.weight"].T + w["fc.bias"]
 
 
 def lenet() -> Drawn:
@@ -235,7 +235,7 @@ SHALLOW = residual((1, 1, 1, 1), (8, 16, 32, 64), 20, kernel=7)
 PYTORCH_CIFAR = residual((2, 2, 2, 2), (8, 16, 32, 64), 10, shortcut="shortcut", head="linear")
 OPTION_A = residual((3, 3, 3), (16, 32, 64), 10, shortcut="", head="linear")
 WIDE = wide(2, 2, 10)
-UNBIASED = {name: tensor for name, tensor in wide(1, 1, 10).items() if name != "fc.bias"}
+NARROW = wide(1, 1, 10)
 OF_ARGS = argparse.Namespace(data_path="/data", model="resnet50", lr=0.1)
 FORMATS: dict[str, tuple[Callable[[], object], Callable, State, tuple, str]] = {
     # what the file holds; the pass, weights and mean and std that are certified; what is said
@@ -266,11 +266,11 @@ FORMATS: dict[str, tuple[Callable[[], object], Callable, State, tuple, str]] = {
     ),
     "RobustBench, WideResNet": (  # one block is trained, but never called
         lambda: {
-            "state_dict": prefixed("module.", UNBIASED)
+            "state_dict": prefixed("module.", NARROW)
             | {f"module.sub_block1.layer.0.{n}.weight": torch.ones(16) for n in ("bn1", "bn2")}
             | {f"module.{n}": torch.tensor(v) for n, v in zip(("mu", "sigma"), OWN, strict=True)}
         },
-        wide_scores, UNBIASED, OWN, "WideResNet-10-1, 10 classes, normalised by its own mean",
+        wide_scores, NARROW, OWN, "WideResNet-10-1, 10 classes, normalised by its own mean",
     ),
     "MACER": (
         lambda: {"net": {**SMALL}, "epoch": 440}, residual_scores, SMALL, NONE,

@@ -23,6 +23,7 @@ MAX_VALUE = 255  # the pixel value that becomes 1.0
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # no format runs a program
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+PHOTOMETRIC = 262  # the tag of TIFF that says which value is white
 MODES = {1: "L", 3: "RGB"}
 PIXELS = Image.MAX_IMAGE_PIXELS or 0  # larger pictures are refused as decompression bombs
 BROKEN = (  # exceptions of PIL on damaged files and files that are not pictures
@@ -136,6 +137,9 @@ def as_array(picture: Image.Image) -> np.ndarray:
 
 
 def _plain(picture: Image.Image, channels: int, name: str, *, upright: bool) -> Image.Image:
+    tags = getattr(picture, "tag_v2", {})  # of TIFF; PIL inverts such pictures of eight bits only
+    if picture.mode.startswith("I") and tags.get(PHOTOMETRIC) == 0:
+        raise DataError(f"{name}: sixteen bits of which 0 is white; save it with 0 as black")
     picture = _eight_bits(ImageOps.exif_transpose(picture) if upright else picture, name)
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")

@@ -18,7 +18,7 @@ from rrcm.config.foreign import Foreign
 from rrcm.core.errors import BackendError, one_line
 from rrcm.core.labels import NO_CLASS
 from rrcm.data.splits.pictures import Fit
-from rrcm.inference import backend, runtime
+from rrcm.inference import backend, batch_norm, runtime
 from rrcm.inference.foreign import _combining, _exported, _probes, _scores
 from rrcm.inference.foreign._normalisation import Normalisation
 from rrcm.models.trained.base import checkpoint
@@ -324,6 +324,15 @@ class Backend(backend.Backend):
                 f"{white:.3g}, as noise makes them: "
                 f"{one_line(error) or type(error).__name__}"
             ) from error
+
+    @torch.inference_mode()
+    def unlike(self, x: Tensor) -> str:
+        """By the statistics of BatchNorm."""
+        with self._exclusive() as network, batch_norm.observed(network) as layers:
+            for batch in x.split(self.fixed or SEVERAL) if layers else ():
+                if len(batch) == (self.fixed or len(batch)):
+                    network(self.normalise(batch.to(self.device)).to(self.dtype))
+        return batch_norm.unlike(layers)
 
     def function(self, x: Tensor) -> Tensor:
         """`scores`, with gradients."""

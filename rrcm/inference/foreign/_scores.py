@@ -5,6 +5,9 @@ from torch import Tensor
 
 from rrcm.core.errors import BackendError
 
+WIDE = (torch.float64, torch.int64, torch.int32)  # of which float32 makes two scores one
+RANKED = 5  # scores of a row whose order would be that of their size by chance alone, if fewer
+
 
 def of_classes(output: Tensor, *, rows: int, classes: int | None, boundary: float = 0.0) -> Tensor:
     """Float32 scores [B, K], whose highest is the class, of the ``output`` for ``rows`` pictures.
@@ -22,7 +25,12 @@ def of_classes(output: Tensor, *, rows: int, classes: int | None, boundary: floa
         return output.float()
     output = output.reshape(rows, -1)
     if output.shape[1] > 1:
-        return output.float()
+        scores = output.float()
+        if output.dtype in WIDE:
+            highest = output.amax(1, keepdim=True)
+            met = scores.argmax(1, keepdim=True) != output.argmax(1, keepdim=True)
+            scores = torch.where(met, (output - highest).float(), scores)
+        return scores
     if output.is_floating_point():
         return torch.cat([torch.full_like(output, boundary), output], dim=1).float()
     if classes is None:
@@ -45,14 +53,39 @@ def with_no_class(scores: Tensor) -> Tensor:
     return torch.cat([scores.masked_fill(undefined, -torch.inf), last], dim=1)
 
 
-def refuse_probability(scores: Tensor) -> None:
-    """Refuse ``scores`` [B, 2] of several pictures that a single score made, and that has no sign.
+def refuse_ranked(scores: Tensor) -> None:
+    """Refuse ``scores`` [B, K] of several pictures that are the highest of more, or their classes.
 
     Raises:
-        BackendError: All of them are as `of_classes` makes them of probabilities parted at 0.
+        BackendError: All rows fall, or all are whole numbers of which none comes twice.
+    """
+    apart = scores.sort(dim=1).values.diff(dim=1).amin(dim=1) > 0
+    whole = bool((scores == scores.round()).all() and apart.all())
+    if scores.shape[1] >= RANKED and (whole or bool((scores.diff(dim=1) <= 0).all() & apart.all())):
+        raise BackendError(
+            f"the network gives {scores.shape[1]} "
+            + ("whole numbers, all different," if whole else "scores that fall from the first on")
+            + " whatever the picture, as a list of the likeliest classes; have it return the "
+            "score of each class"
+        )
+
+
+def refuse_no_logit(scores: Tensor) -> None:
+    """Refuse ``scores`` [B, 2] of several pictures that a single number made which is no logit.
+
+    Raises:
+        BackendError: All of them are as `of_classes` makes them of probabilities parted at 0, or
+            of class numbers that are no integers.
     """
     zero, single = scores.unbind(dim=1)
-    if bool((zero == 0).all() and (single >= 0).all() and (single <= 1).all()):
+    if not (zero == 0).all():
+        return
+    if bool((single == single.round()).all()):
+        raise BackendError(
+            "the network gives one whole number, as the number of a class, but not as an integer; "
+            "have it return int64, and name the classes (--classes), or return the scores"
+        )
+    if bool((single >= 0).all() and (single <= 1).all()):
         raise BackendError(
             "the network gives one number from 0 to 1, as a probability, and all pictures would be "
             "of class 1, as a logit parts two classes at 0; have it return the logit"

@@ -154,6 +154,8 @@ def _said(path: Path, options: dict[Any, Any]) -> dict[str, Any]:
         for key in keys
         if options.get(key) is not None
     }
+    if options.get("bn_tf"):  # of older trainers: TensorFlow's
+        said = {"bn_eps": 1e-3} | said
     said["size"] = ((said.get("input_size") or said.get("img_size") or ()) * 2)[-2:]
     return {key: value for key, value in said.items() if value}
 

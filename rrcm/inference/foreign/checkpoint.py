@@ -6,14 +6,16 @@ Salman et al. (2020), arXiv:2003.01908.
 """
 
 import dataclasses
+import re
 from pathlib import Path
 
+import timm
 import torch
 from torch import nn
 
 from rrcm.config.certification import Ensemble
 from rrcm.config.foreign import Foreign
-from rrcm.core.errors import BackendError, ConfigError
+from rrcm.core.errors import BackendError, CheckpointError, ConfigError
 from rrcm.core.ranges import require
 from rrcm.core.registry import suggest
 from rrcm.core.schema import shown
@@ -33,6 +35,7 @@ NORMALISATIONS: dict[str, Statistics] = {  # data as in the repositories of Cohe
     "none": ((0.0,), (1.0,)),
 }
 NORMALISATIONS |= {f"{n}-mean": (v[0], (1.0,)) for n, v in NORMALISATIONS.items() if n != "none"}
+PLAIN = re.compile(r"resnet\d+|resnext\d+_\d+x\d+d|wide_resnet\d+_2")  # those recognised
 MACER = (("net",), ("epoch",))  # where its file has the tensors, and all that is beside them
 
 
@@ -107,6 +110,7 @@ def _opened(path: Path, foreign: Foreign) -> Opened:
         made = _timm.opened(dataclasses.replace(foreign, kind="timm", source=name, weights=path))
         said = f"{name} of timm's trainer, normalised as {'given' if asked else 'it says'}"
     else:
+        _refuse_of_timm(path, options.get("arch"))
         found = recognise.network(path, read.tensors)
         (mean, std), why = normalisation(path, read, found, asked)
         shape = (found.shape[0], *(foreign.size or found.shape[1:]))
@@ -119,6 +123,16 @@ def _opened(path: Path, foreign: Foreign) -> Opened:
         keys.append(f"arch {shown(arch)}")
     key = f" ({', '.join(keys)})" if keys else ""
     return made._replace(notes=(f"{path}{key}: {said}; pictures of {sides}", *made.notes))
+
+
+def _refuse_of_timm(path: Path, arch: object) -> None:
+    """Refuse a network of timm's whose tensors may have the names of a plain ResNet's."""
+    name = str(arch).rpartition("/")[2]
+    if timm.is_model(name) and not PLAIN.fullmatch(name):
+        raise CheckpointError(
+            f"{path}: the weights of {name}, which timm has, and whose tensors do not show all of "
+            f"it; give --timm {name} --weights {path}"
+        )
 
 
 def normalisation(

@@ -14,6 +14,7 @@ PREFIXES = ("module.", "model.", "_orig_mod.", LAYERED)  # of parameter names, a
 KEYS = (  # of files of training programs: those of timm's loader in its order, then others
     *("state_dict_ema", "model_ema", "state_dict", "model"),
     *("model_state_dict", "ema", "ema_state_dict", "ema_model", "net", "best", "last"),
+    *("swa_state_dict", "swa_model", "swa", "avg_state_dict", "averaged_model"),
 )
 AVERAGED = "n_averaged"  # PyTorch's AveragedModel counts in it
 STATISTICS = re.compile(r"(?:0\.|normali[sz]er?\.)?(?:(mean|mu)|std|sigma)")  # wrappers' buffers
