@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 FEWEST = 10  # pictures
-# Networks rebuilt rightly had at most 0.22 and 0.40 of 10 to 300 pictures, those with one of the
-# faults above 0.37 or 0.52 at least, in one of the two.
+# Between networks rebuilt rightly and wrongly: `python -m benchmarks.rebuilt`.
 MEAN, SPREAD = 0.3, 0.45  # of a layer: in standard deviations; in logarithms of a variance
 
 
@@ -51,15 +50,16 @@ class Layer:
 def unlike(layers: Iterable[Layer]) -> str:
     """Of the layer that is furthest from training, how far it is; empty if all are near."""
     seen = [layer for layer in layers if sum(map(len, layer.means)) >= FEWEST]
-    found = [(*layer.apart(), layer.name, sum(map(len, layer.means))) for layer in seen]
-    worst = max(found, key=lambda each: max(each[0] / MEAN, each[1] / SPREAD), default=None)
-    if worst is None or (worst[0] <= MEAN and worst[1] <= SPREAD):
+    far = {layer: layer.apart() for layer in seen}
+    layer = max(
+        seen, key=lambda each: max(far[each][0] / MEAN, far[each][1] / SPREAD), default=None
+    )
+    if layer is None or (far[layer][0] <= MEAN and far[layer][1] <= SPREAD):
         return ""
-    shift, spread, name, pictures = worst
     return (
-        f"the input of {name} has not the mean and variance that it had in training: over "
-        f"{pictures} pictures the mean is {shift:.2f} standard deviations away, the variance "
-        f"differs by a factor of {math.exp(spread):.2f}"
+        f"the input of {layer.name} has not the mean and variance that it had in training: over "
+        f"{sum(map(len, layer.means))} pictures the mean is {far[layer][0]:.2f} standard "
+        f"deviations away, the variance differs by a factor of {math.exp(far[layer][1]):.2f}"
     )
 
 

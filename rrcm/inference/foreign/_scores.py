@@ -6,7 +6,7 @@ from torch import Tensor
 from rrcm.core.errors import BackendError
 
 WIDE = (torch.float64, torch.int64, torch.int32)  # of which float32 makes two scores one
-RANKED = 5  # scores of a row whose order would be that of their size by chance alone, if fewer
+RANKED = 5  # scores of a row; fewer may fall from the first on by chance
 
 
 def of_classes(output: Tensor, *, rows: int, classes: int | None, boundary: float = 0.0) -> Tensor:
