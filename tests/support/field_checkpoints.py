@@ -272,6 +272,20 @@ FORMATS: dict[str, tuple[Callable[[], object], Callable, State, tuple, str]] = {
         },
         wide_scores, NARROW, OWN, "WideResNet-10-1, 10 classes, normalised by its own mean",
     ),
+    "robustness": (  # its attacker has the network once more
+        lambda: {
+            "model": {
+                f"module.{start}{n}": t
+                for start, normaliser in (("", "normalizer"), ("attacker.", "normalize"))
+                for n, t in (prefixed("model.", SMALL) | {
+                    f"{normaliser}.new_{k}": torch.tensor(v)[:, None, None]
+                    for k, v in zip(("mean", "std"), OWN, strict=True)
+                }).items()
+            },
+            "epoch": 3,
+        },
+        residual_scores, SMALL, OWN, "ResNet-20, 10 classes, normalised by its own mean",
+    ),
     "MACER": (
         lambda: {"net": {**SMALL}, "epoch": 440}, residual_scores, SMALL, NONE,
         "(net): ResNet-20, 10 classes, normalised by nothing, as by MACER",

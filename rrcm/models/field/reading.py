@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from rrcm.core.errors import CheckpointError
@@ -17,7 +18,10 @@ KEYS = (  # of files of training programs: those of timm's loader in its order, 
     *("swa_state_dict", "swa_model", "swa", "avg_state_dict", "averaged_model"),
 )
 AVERAGED = "n_averaged"  # PyTorch's AveragedModel counts in it
-STATISTICS = re.compile(r"(?:0\.|normali[sz]er?\.)?(?:(mean|mu)|std|sigma)")  # wrappers' buffers
+STATISTICS = re.compile(
+    r"(?:0\.|normali[sz]er?\.)?(?:new_)?(?:(mean|mu)|std|sigma)"
+)  # wrappers' buffers
+ATTACKER = "attacker."  # in files of the library robustness: the network and its buffers once more
 
 
 class Read(NamedTuple):
@@ -52,6 +56,7 @@ def read(path: Path) -> Read:
     while state and all(name.startswith(prefix) for name in state):
         state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
         layered |= prefix == LAYERED
+        state = {name: t for name, t in state.items() if not _again(name, t, state)}
         for name in [*state]:
             match = STATISTICS.fullmatch(name)
             if match and 0 < state[name].numel() <= 4:  # channels
@@ -66,3 +71,9 @@ def read(path: Path) -> Read:
     note += "; to certify that, save it in a file of its own"
     (_, mean), (_, std) = (statistics.get(kind, ("", ())) for kind in (True, False))
     return Read(state, found, mean, std, layered, (note,) if others else ())
+
+
+def _again(name: str, tensor: Tensor, state: dict[str, Tensor]) -> bool:
+    """Whether a tensor is an `ATTACKER`'s, and its network has the same."""
+    inner = name.removeprefix(ATTACKER).replace("normalize.", "normalizer.")
+    return name.startswith(ATTACKER) and inner in state and torch.equal(tensor, state[inner])
