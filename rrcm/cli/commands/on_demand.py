@@ -123,8 +123,10 @@ def cleaned(header: Header, rows: list[Row], opened: Opened) -> list[int] | None
     Warns of what they and the votes show to be implausible.
     """
     path = CLEAN / f"{clean.identity(header)}.json"
-    plain = clean.column(opened.smoothed.backend, opened.split, header, rows, path=path)
-    warn(plausibility.of_votes(header, rows, plain=plain))
+    backend, split = opened.smoothed.backend, opened.split
+    plain = clean.column(backend, split, header, rows, path=path)
+    unlike = checks.unlike(backend, split, header)
+    warn(plausibility.of_votes(header, rows, plain=plain, unlike=unlike))
     return plain
 
 
