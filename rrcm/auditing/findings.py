@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from statsmodels.stats.proportion import proportion_confint
 
+from rrcm.certification import plausibility
 from rrcm.certification.certify import UP, printed, swapped
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.core.errors import CertificateError
@@ -255,13 +256,12 @@ def _few(rows: np.ndarray, selected: int) -> list[Finding]:
 def _shifted(table: pd.DataFrame) -> list[Finding]:
     """A warning if most predictions would be right with 1 added to, or taken from, each."""
     answered = table[(table["predict"] != ABSTAIN) & (table["label"] != UNKNOWN)]
-    apart = (answered["label"] - answered["predict"]).to_numpy()
-    shift = next((by for by in (1, -1) if 2 * (apart == by).sum() > len(apart)), 0)
-    if not shift or len(apart) < FEWEST:
+    added, right = plausibility.shift(answered["predict"].tolist(), answered["label"].tolist())
+    if not right:
         return []
     text = (
-        f"{(apart == shift).sum():,} of {len(apart):,} predictions are the label {-shift:+d}: does "
-        "one of the columns count from 1?"
+        f"{right:,} of {len(answered):,} predictions are the label {added:+d}: does one of the "
+        "columns count from 1?"
     )
     return [Finding(level=WARNING, text=text)]
 

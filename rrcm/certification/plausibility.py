@@ -6,6 +6,7 @@ warnings are heuristics, not proofs.
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -153,17 +154,25 @@ def _poor(answers: list[int], labels: list[int], classes: list[str], when: str) 
     return f"{right} of {total} pictures are right {when}, hardly better than chance"
 
 
+def shift(answers: Sequence[int], labels: Sequence[int]) -> tuple[int, int]:
+    """What makes most labels right when it is added to each, and how many; 0 and 0 if nothing."""
+    for added in SHIFTS:
+        right = sum(a == b + added for a, b in zip(answers, labels, strict=True))
+        if len(labels) >= FEWEST and 2 * right > len(labels):
+            return added, right
+    return 0, 0
+
+
 def _shift(tried: TrialAnswers) -> str:
-    """The number that makes most labels right when it is added to each; else empty."""
+    """The `shift` of labels that are known, in words; else empty."""
     known = [(a, b) for a, b in zip(tried.plain, tried.labels, strict=True) if b != UNKNOWN]
-    for shift in SHIFTS:
-        right = sum(answer == label + shift for answer, label in known)
-        if len(known) >= FEWEST and 2 * right > len(known):
-            return (
-                f"{right} would be right with {shift:+d} added to each label, as where the first "
-                "output is a background class, or labels count from 1; else "
-            )
-    return ""
+    added, right = shift([answer for answer, _ in known], [label for _, label in known])
+    if not right:
+        return ""
+    return (
+        f"{right} would be right with {added:+d} added to each label, as where the first "
+        "output is a background class, or labels count from 1; else "
+    )
 
 
 def _changed(tried: TrialAnswers, under: str) -> str:

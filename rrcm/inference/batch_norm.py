@@ -32,6 +32,11 @@ class Layer:
         self.means.append(values.mean(2))
         self.squares.append(values.square().mean(2))
 
+    @property
+    def pictures(self) -> int:
+        """How many it has seen."""
+        return sum(map(len, self.means))
+
     def apart(self) -> tuple[float, float]:
         """How far the mean is from that of training, and the logarithm of the variance.
 
@@ -49,17 +54,15 @@ class Layer:
 
 def unlike(layers: Iterable[Layer]) -> str:
     """Of the layer that is furthest from training, how far it is; empty if all are near."""
-    seen = [layer for layer in layers if sum(map(len, layer.means)) >= FEWEST]
-    far = {layer: layer.apart() for layer in seen}
-    layer = max(
-        seen, key=lambda each: max(far[each][0] / MEAN, far[each][1] / SPREAD), default=None
-    )
-    if layer is None or (far[layer][0] <= MEAN and far[layer][1] <= SPREAD):
+    found = [(layer, *layer.apart()) for layer in layers if layer.pictures >= FEWEST]
+    far = max(found, key=lambda each: max(each[1] / MEAN, each[2] / SPREAD), default=None)
+    if far is None or (far[1] <= MEAN and far[2] <= SPREAD):
         return ""
+    layer, shift, spread = far
     return (
         f"the input of {layer.name} has not the mean and variance that it had in training: over "
-        f"{sum(map(len, layer.means))} pictures the mean is {far[layer][0]:.2f} standard "
-        f"deviations away, the variance differs by a factor of {math.exp(far[layer][1]):.2f}"
+        f"{layer.pictures} pictures the mean is {shift:.2f} standard deviations away, the variance "
+        f"differs by a factor of {math.exp(spread):.2f}"
     )
 
 

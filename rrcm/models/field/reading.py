@@ -18,9 +18,8 @@ KEYS = (  # of files of training programs: those of timm's loader in its order, 
     *("swa_state_dict", "swa_model", "swa", "avg_state_dict", "averaged_model"),
 )
 AVERAGED = "n_averaged"  # PyTorch's AveragedModel counts in it
-STATISTICS = re.compile(
-    r"(?:0\.|normali[sz]er?\.)?(?:new_)?(?:(mean|mu)|std|sigma)"
-)  # wrappers' buffers
+# Buffers of wrappers.
+STATISTICS = re.compile(r"(?:0\.|normali[sz]er?\.)?(?:new_)?(?:(mean|mu)|std|sigma)")
 ATTACKER = "attacker."  # in files of the library robustness: the network and its buffers once more
 
 

@@ -194,12 +194,12 @@ def _wide_resnet(tensors: Tensors) -> Recognised:
         parts[f"block{stage}"] = _chain(layer=nn.Sequential(*blocks))
     parts |= {"bn1": nn.BatchNorm2d(widths[-1]), "relu": nn.ReLU()}
     parts |= {"mean": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten()}
-    made = _chain(**parts, fc=nn.Linear(widths[-1], len(own["fc.weight"])))
     if "fc.bias" not in own:
         raise CheckpointError(
             "a WideResNet whose last layer has no bias may normalise what it takes, as no tensor "
             "shows; build it, load the tensors and pass it to rrcm.smooth"
         )
+    made = _chain(**parts, fc=nn.Linear(widths[-1], len(own["fc.weight"])))
     name = f"WideResNet-{4 + 2 * sum(layers)}-{widths[1] / width:g}"
     return Recognised(made, name, SMALL, own)
 
