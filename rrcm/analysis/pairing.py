@@ -79,6 +79,14 @@ def assumed(a: Entry, b: Entry) -> list[str]:
     return ["pictures"] * (same_pictures(a, b) is None) + _unrecorded(a, b)
 
 
+def condition(found: list[Entry]) -> str:
+    """What all entries must have the same of, as it is not recorded of the first and another."""
+    first, *others = found
+    unknown = dict.fromkeys(name for other in others for name in assumed(first, other))
+    drawn = ", and no drawing stopped early" * (not all(one.records_stops for one in found))
+    return f"{', '.join(unknown)}{drawn}" if unknown else ""
+
+
 def _unrecorded(a: Entry, b: Entry) -> list[str]:
     first, second = _settings(a), _settings(b)
     return [name for name in first if None in (first[name], second[name])]
@@ -137,9 +145,7 @@ def conclusion(
 ) -> str:
     """What ``tests`` of two entries say about them: nothing, if they were certified otherwise.
 
-    At least one of them is decided.
-
-    What is `assumed` is a condition of what they say.
+    At least one of them is decided. They say it on `condition`.
     """
     if other := differing(a, b):
         return (
@@ -147,10 +153,8 @@ def conclusion(
             f"({'; '.join(other.values())}), which may be why they differ."
         )
     said = _sentence(*labels, tests, level=level, tell=f"these {len(a.judged)} images")
-    if not (unknown := assumed(a, b)):
-        return said
-    drawn = "" if a.records_stops and b.records_stops else ", and no drawing stopped early"
-    return f"If both have the same {', '.join(unknown)}{drawn}: {said}"
+    unknown = condition([a, b])
+    return f"If both have the same {unknown}: {said}" if unknown else said
 
 
 def of_seeds(compared: pd.DataFrame, *, level: float) -> list[str]:

@@ -16,7 +16,9 @@ from rrcm.core.labels import UNKNOWN
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 FAR = 1e6  # no two pictures with pixels of [0, 1] are so far apart
+FEW = 3  # rows that may agree by chance
 FEWEST = 10  # rows in which a pattern is hardly there by chance
+MOST = 10**9  # draws of an image
 REGULAR = 0.9  # share of equal steps from row to row in a regular selection
 
 
@@ -78,7 +80,7 @@ class Stated:
 
     def __post_init__(self) -> None:
         if not (
-            (self.n is None or 0 < self.n <= 10**9)
+            (self.n is None or 0 < self.n <= MOST)
             and (self.alpha is None or 0 < self.alpha < 1)
             and (self.sigma is None or 0 < self.sigma < math.inf)
             and (self.images is None or self.images > 0)
@@ -110,7 +112,8 @@ def of_rows(table: pd.DataFrame, images: int | None = None) -> list[Finding]:
         table: Certificates, one row per image, of any values; the index are lines of its file.
         images: How many there are to select from, if it is known.
     """
-    findings = [*_impossible(table), *_correct(table), *_attacked(table), *_shifted(table)]
+    findings = [*_impossible(table), *_correct(table), *_attacked(table)]
+    findings += [*_shifted(table), *_abstaining(table)]
     if not table.attrs.get("numbered"):  # else `idx` was not in the file, but counted from its rows
         odd = _images(table)
         findings += odd
@@ -264,6 +267,21 @@ def _shifted(table: pd.DataFrame) -> list[Finding]:
         "columns count from 1?"
     )
     return [Finding(level=WARNING, text=text)]
+
+
+def _abstaining(table: pd.DataFrame) -> list[Finding]:
+    """A warning if a class that no image is of stands for abstentions: its radii are all 0."""
+    label, predict, radius = (table[name] for name in ("label", "predict", "radius"))
+    highest = int(predict.max()) if len(table) else UNKNOWN
+    of_it = predict == highest
+    none = (label.max() > UNKNOWN) & (highest > label.max()) & (predict != ABSTAIN).all()
+    if not none or of_it.sum() <= FEW or (radius[of_it] > 0).any():
+        return []
+    text = (
+        f"class {highest} is the label of no image, and always has radius 0: does it stand for an "
+        f"abstention, which is {ABSTAIN}?"
+    )
+    return at(WARNING, table.index, of_it, text)
 
 
 def _coverage(labels: np.ndarray) -> list[Finding]:

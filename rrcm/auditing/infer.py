@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import poisson
 
-from rrcm.auditing import attainable_radii, shares, usual, written
+from rrcm.auditing import attainable_radii, needed, shares, usual, written
 from rrcm.auditing.attainable_radii import AttainableRadii
-from rrcm.auditing.findings import ERROR, FAR, NOTE, WARNING, Finding, Inferred, Stated, at
+from rrcm.auditing.findings import ERROR, FAR, MOST, NOTE, WARNING, Finding, Inferred, Stated, at
 from rrcm.auditing.recount import MAJORITY
 from rrcm.auditing.written import SLIP
 from rrcm.certification.certify import DOWN, printed
@@ -107,16 +107,20 @@ def _as_inferred(candidate: AttainableRadii, r: np.ndarray, unit: np.ndarray) ->
 
 
 def _above(stated: Stated, r: np.ndarray, unit: np.ndarray, where: pd.Index) -> list[Finding]:
-    """Findings about radii above that of unanimous votes, if all three values are stated."""
-    n, alpha, sigma = stated.n, stated.alpha, stated.sigma
-    if n is None or alpha is None or sigma is None:
+    """Findings about radii above that of unanimous votes, if sigma is stated.
+
+    What else is not stated is the largest: radii in units of 0..255 are above even that.
+    """
+    if stated.sigma is None:
         return []
-    top = max(0.0, radius(complement(n, n, alpha), sigma=usual.meant(sigma)[1]))
+    n, alpha = stated.n or MOST, stated.alpha or needed.LAXEST
+    top = max(0.0, radius(complement(n, n, alpha), sigma=usual.meant(stated.sigma)[1]))
     over, rounded = r > top + unit / 2 + SLIP, r > top * (1 + 1e-9)
-    most = printed(top, DOWN, digits=6)
-    text = f"the radius is above {most}, that of {n:,} unanimous votes as stated"
+    most, at_alpha = printed(top, DOWN, digits=6), f"{n:,} unanimous votes at alpha = {alpha:g}"
+    text = f"the radius is above {most}, that of {at_alpha} with sigma = {stated.sigma:g} as stated"
     nearest = f"radii were rounded to the nearest, perhaps: {text}"
-    return [*at(ERROR, where, over, text), *at(WARNING, where, rounded & ~over, nearest)]
+    above = [replace(one, of_stated=True) for one in at(ERROR, where, over, text)]
+    return [*above, *at(WARNING, where, rounded & ~over, nearest)]
 
 
 def _rounding(

@@ -8,7 +8,7 @@ import pandas as pd
 from scipy.special import betainc, ndtri
 
 from rrcm.auditing import needed, usual, written
-from rrcm.auditing.findings import ERROR, NOTE, WARNING, Finding, Stated, at
+from rrcm.auditing.findings import ERROR, FEW, NOTE, WARNING, Finding, Stated, at
 from rrcm.auditing.ladder import around
 from rrcm.auditing.needed import SLACK, STEP
 from rrcm.auditing.usual import ALPHAS
@@ -17,7 +17,6 @@ from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.certification.votes.records import END
 
 MAJORITY = 0.95  # share of rows from which the others count as wrong
-FEW = 3  # rows that may agree by chance
 COINCIDENCE = 1e-4  # relative difference of a real number and one of a digit; a tenth for two
 FIXED = {"n", "futile"}  # reasons to stop that claim nothing before n draws
 LARGER = "radii are larger than sigma * Phi^-1(p_A), as those of the certificate two_class are"
@@ -290,7 +289,7 @@ def _quantiles(table: pd.DataFrame, level: Interval | None) -> tuple[np.ndarray,
 
 
 def _further_radii(table: pd.DataFrame) -> list[Finding]:
-    """Findings about impossible radii in the columns of further certificates."""
+    """Findings about impossible answers and radii of further certificates."""
     findings = []
     for name in table.columns:
         if name.startswith("radius_") and (predict := name.replace("radius", "predict")) in table:
@@ -299,4 +298,10 @@ def _further_radii(table: pd.DataFrame) -> list[Finding]:
             findings += at(
                 ERROR, table.index, wrong, f"`{name}` is no radius, or an abstention has one"
             )
+            first = table["predict"].to_numpy()
+            other = (first != ABSTAIN) & (answer != ABSTAIN) & (answer != first)
+            text = (
+                f"`{predict}` is not `predict`: all certificates are of the class with most votes"
+            )
+            findings += at(ERROR, table.index, other, text)
     return findings

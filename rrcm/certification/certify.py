@@ -34,7 +34,9 @@ COLUMNS = {
     "p_A": float,
     "stop": str,
 }
-KINDS = COLUMNS | {"clean": int, "attacked": float, "attacked_to": int}
+KINDS = COLUMNS | {"clean": int, "attacked": float, "attacked_to": int, "norm": str, "top": int}
+NORMS = ("l1", "l2", "linf")  # of radii; l2 where a table has no such column
+ALIKE = {"split": "images", "norm": "radii", "top": "radii"}  # what all rows have the same of
 OPTIONAL = {"attacked", "name"}  # empty where no attack succeeded, and for abstentions
 WHOLE = 2**53  # whole numbers below it are exact in float64
 
@@ -200,7 +202,8 @@ def require_valid(table: pd.DataFrame, path: Path, *, first: int) -> None:
 
     Guarantee: there are images, and none comes twice; labels and ``predict`` are -1 or more; radii
     are finite and not negative, 0 for an abstention; ``correct`` is whether ``predict`` is the
-    label, if that is known; and what an attack found is a class, not the label, at a distance.
+    label, if that is known; what an attack found is a class, not the label, at a distance; and all
+    images are of one split, all radii of one norm and one k of top-k.
 
     Args:
         table: At least the columns ``idx, label, predict, radius, correct``.
@@ -226,8 +229,13 @@ def require_valid(table: pd.DataFrame, path: Path, *, first: int) -> None:
         apart, to = table["attacked"], table["attacked_to"]
         finds["attacked"] = (apart < 0) | np.isinf(apart)
         finds["attacked_to"] = apart.notna() & ((to == label) | (to < 0))
-    if "split" in table and table["split"].nunique() > 1:
-        raise DataError(f"{path}: images of several splits; a table is of one")
+    for column, what in ALIKE.items():
+        if column in table and table[column].nunique() > 1:
+            raise DataError(f"{path}: {what} of several values of {column}; a table is of one")
+    if "norm" in table:
+        finds["norm"] = ~table["norm"].isin(NORMS)
+    if "top" in table:
+        finds["top"] = table["top"] < 1
     for column, wrong in finds.items():
         if wrong.any():
             row = int(wrong.argmax())

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from rrcm.certification import certify, tsv
+from rrcm.certification.votes import records
 from rrcm.core import formats
 from rrcm.core.errors import DataError
 from rrcm.core.files import LARGEST, read_bytes, unzipped
@@ -46,6 +47,8 @@ def scan(path: Path) -> pd.DataFrame:
     if why := formats.told(io.BytesIO(raw), ""):
         raise DataError(f"{path}: {why}")
     first = raw.partition(b"\n")[0].decode("utf-8-sig", errors="replace")
+    if first.startswith(records.START):
+        raise DataError(f"{path}: votes, which are read from a file that ends in .jsonl; unpack it")
     separator = tsv.separator(first)
     if {*certify.COLUMNS} <= {*tsv.cells(first, separator)} and separator is not None:
         return certify.parsed(raw, path, separator=separator)

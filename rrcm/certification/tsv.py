@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rrcm.certification.certify import DIGITS, DOWN, printed
+from rrcm.certification.certify import DIGITS, DOWN, NORMS, printed
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.core.errors import DataError
 from rrcm.core.files import write_text
@@ -24,7 +24,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")  # integers that float64 represents exa
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?", re.IGNORECASE)
 _POINT = re.compile(r"\.0*$")
 _TRUTH = {"true": 1, "false": 0}
-_NORM = re.compile(r"(l1|l2|linf)_radius")
+_NORM = re.compile(rf"({'|'.join(NORMS)})_radius")
 _NONE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 
 

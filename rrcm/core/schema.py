@@ -9,6 +9,7 @@ import math
 import re
 import reprlib
 import typing
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -17,7 +18,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ruamel.yaml import YAML
+from ruamel.yaml.constructor import ConstructorError, SafeConstructor
 from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import ScalarNode
 
 from rrcm.core.errors import ConfigError, one_line
 from rrcm.core.files import read_bytes
@@ -45,6 +48,20 @@ class _Short(reprlib.Repr):
     def repr_int(self, x: int, level: int) -> str:
         """Numbers of thousands of digits by their length, as Python refuses to print them."""
         return repr(x) if abs(x) < LARGEST**2 else f"a whole number of {x.bit_length()} bits"
+
+
+class _Constructor(SafeConstructor):
+    """Refuses a key that comes twice beside a merge key, ``<<``: ruamel.yaml takes the last."""
+
+    def flatten_mapping(self, node: Any) -> Any:
+        """Get the keys of other mappings, after a look at its own."""
+        own = [key for key, _ in node.value if isinstance(key, ScalarNode)]
+        counts = Counter((key.tag, key.value) for key in own)
+        twice = [key for key in own if counts[key.tag, key.value] > 1]
+        if twice and node.merge is None:  # else those of others are among its own
+            problem = f'found duplicate key "{twice[-1].value}"'
+            raise ConstructorError(None, None, problem, twice[-1].start_mark)
+        return super().flatten_mapping(node)
 
 
 def shown(value: object) -> str:
@@ -92,7 +109,9 @@ def read_yaml(path: Path) -> Any:
 def _parsed(path: Path, raw: bytes) -> Any:
     """What the bytes of a file say; see `read_yaml`."""
     try:
-        return YAML(typ="safe", pure=True).load(raw)  # YAML 1.2, as DVC: 1e-4 is a float
+        yaml = YAML(typ="safe", pure=True)  # YAML 1.2, as DVC: 1e-4 is a float
+        yaml.Constructor = _Constructor
+        return yaml.load(raw)
     except RecursionError:
         raise ConfigError(f"{path}: nested too deeply") from None
     # an invalid tag or date, or bytes that are not UTF-8

@@ -75,6 +75,7 @@ def test_the_command_names_the_best_and_corrects_it(tmp_path):
     [line] = [one for one in run.output.splitlines() if one.lstrip().startswith("r = 0.25")]
     *_, name, chosen, elsewhere, excess, least = line.split()
     assert name.startswith("recipe") and "/" not in name
+    assert best.told_apart(["/a/x.csv", "b/x.csv"]) == ["/a", "b"]
     assert float(chosen) > 60 and 45 < float(elsewhere) < 57 and float(least) < 50
     assert float(excess) == pytest.approx(float(chosen) - float(elsewhere), abs=0.2)
     for arguments in (names[:3], ["--best", names[0]]):
@@ -95,4 +96,12 @@ def test_other_settings_of_the_best_are_named(tmp_path):
     ]
 
     assert "other settings, which may be why" in said[0] and "α 0.001 and 0.05" in said[0]
-    assert "other settings" not in said[1]
+    assert "other settings" not in said[1] and "only if all have" not in said[1]
+    for name in names:
+        tsv.write(tables.read(Path(name)).table, Path(name).with_suffix(".tsv"))
+    files = [Path(name).with_suffix(".tsv") for name in names]
+    unknown = best.best({str(path): tables.read(path) for path in files}, radii="0,0.1")
+    words = (
+        "only if all have the same pictures, σ, α, n₀, n, rule, certificate, noise, and no drawing"
+    )
+    assert words in unknown

@@ -4,11 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from audit_tables import alarms, table
+from builders import refused
 
 from benchmarks.audit import simulate, write_published
 from rrcm.auditing.audit import audit
 from rrcm.certification import tsv
-from rrcm.core.errors import CertificateError
+from rrcm.cli.commands import tables
+from rrcm.core.errors import CertificateError, DataError
 
 STATED = {"n": 100_000, "alpha": 0.001, "sigma": 0.5}
 
@@ -42,6 +44,36 @@ def test_one_that_was_made_otherwise_is_not(tmp_path, made):
 
         assert result.trusted is False, str(result)
         assert "as stated" in result.verdict
+
+
+def test_radii_in_units_of_pixels_are_above_any_of_the_stated_sigma(tmp_path):
+    """At any n and alpha: a billion unanimous votes at one half give 3.05 at sigma = 0.5."""
+    found = table(100_000, images=100)
+    for scale in (1, 255):
+        radii = [float(f"{scale * r:.2g}") for r in found["exact"]]
+        tsv.write(found.assign(radius=radii), tmp_path / "a.tsv")
+
+        result = audit(tmp_path / "a.tsv", sigma=0.5)
+
+        assert result.trusted is {1: None, 255: False}[scale]
+    words = (
+        "is above 3.0",
+        "1,000,000,000 unanimous votes at alpha = 0.5 with sigma = 0.5 as stated",
+    )
+    with refused(DataError, "a.tsv", *words):
+        tables.read(tmp_path / "a.tsv", sigma=0.5)
+
+
+def test_a_class_that_stands_for_abstentions_is_named(tmp_path):
+    found = table(1_000, images=300)
+    none = found["predict"] == -1
+    assert none.sum() > 3
+    for abstention, named in ((-1, 0), (10, 1)):
+        tsv.write(found.assign(predict=found["predict"].mask(none, abstention)), tmp_path / "a.tsv")
+
+        said = [text for _, _, text in alarms(audit(tmp_path / "a.tsv"))]
+
+        assert sum("class 10 is the label of no image" in text for text in said) == named
 
 
 def test_fewer_unanimous_votes_are_no_fault_but_are_not_as_stated(tmp_path):

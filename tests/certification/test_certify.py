@@ -288,7 +288,13 @@ def test_what_a_table_has_beside_its_certificates_is_checked_too(tmp_path):
         ({"attacked": 0.4}, "no column 'attacked_to'"),
         ({"attacked": -0.4, "attacked_to": 2}, "a.csv:2: attacked -0.4 is invalid"),
         ({"attacked": 0.4, "attacked_to": good["label"]}, "a.csv:2: attacked_to 0 is invalid"),
-        ({"split": ["test", "choice", "test"]}, "images of several splits"),
+        ({"split": ["test", "choice", "test"]}, "images of several values of split"),
+        ({"norm": ["l2", "linf", "l2"]}, "radii of several values of norm"),
+        ({"norm": "L2"}, "a.csv:2: norm L2 is invalid"),
+        ({"norm": ""}, "norm is empty"),
+        ({"top": [2, 3, 2]}, "radii of several values of top"),
+        ({"top": 0}, "a.csv:2: top 0 is invalid"),
+        ({"top": 1.5}, "top is '1.500000', expected a whole number"),
     ):
         certify.write(good.assign(**more), path)
         with refused(DataError, words):

@@ -120,6 +120,7 @@ def test_a_picture_that_is_there_twice_is_no_second_image_of_an_interval(here: P
         ("foreign/onnx", {"precision": "int8"}, 2),
         ("foreign/onnx", {"weights": "1" * 64}, 1),  # another file of this name
         ("foreign/onnx", {"run": "moved", "n0": 20}, 2),
+        ("foreign/onnx", {"classes": ["a", "b", "c"]}, 1),
     ],
 )
 def test_tables_of_the_same_classifier_are_counted_in_every_precision(

@@ -225,6 +225,18 @@ def test_what_is_not_a_mapping_of_yaml_is_refused_in_one_line(tmp_path):
             read_yaml(path)
 
 
+def test_a_key_that_comes_twice_is_refused_beside_keys_of_another_mapping_too(tmp_path):
+    path = tmp_path / "params.yaml"
+    more = "a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc:\n  <<: [*b, *a]\n  y: 4\n"
+    path.write_text(more)
+    known = {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}, "c": {"x": 3, "y": 4}}
+    assert read_yaml(path) == known
+    for twice in ("  y: 5\n", "d: {<<: *c, z: 1, z: 1}\n", "d: {z: 1, z: 1}\n"):
+        path.write_text(more.replace("c:", "c: &c") + twice)
+        with refused(ConfigError, f"{path}: ", "found duplicate key"):
+            read_yaml(path)
+
+
 def test_a_missing_file_is_told_where_presets_come_from(tmp_path):
     with refused(ConfigError, "not found", "rrcm preset digits"):
         params.load(tmp_path / "params.yaml")

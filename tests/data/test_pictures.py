@@ -3,7 +3,9 @@
 import dataclasses
 import io
 import shutil
+import struct
 import unicodedata
+import zlib
 from collections.abc import Collection
 from pathlib import Path
 
@@ -75,6 +77,30 @@ def test_transparent_pixels_show_white():
     assert (found[0, 0] == 255).all() and (found[0, 1] == COLOURS[0, 1]).all()
     grey = np.concatenate([COLOURS[..., :1], alpha], axis=2)
     assert np.abs(read(Image.fromarray(grey), GREY) - over[..., :1]).max() <= 1
+
+
+@pytest.mark.parametrize(("depth", "row"), [(1, "0f"), (2, "00ff"), (4, "0000ffff")])
+@pytest.mark.parametrize("clear", [0, 1])
+def test_a_transparent_grey_shows_white_or_is_refused(depth: int, row: str, clear: int):
+    """PIL scales pixels of 2 and 4 bits to 8, and not the grey that is transparent."""
+
+    def part(name: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
+
+    header = struct.pack(">IIBBBBB", 8, 8, depth, 0, 0, 0, 0)
+    rows = zlib.compress(bytes.fromhex("00" + row) * 8)
+    whole = b"\x89PNG\r\n\x1a\n" + part(b"IHDR", header)
+    whole += part(b"tRNS", struct.pack(">H", 0)) * clear + part(b"IDAT", rows) + part(b"IEND", b"")
+    if clear and depth > 1:
+        with refused(DataError, "a picture: a transparent colour of other than eight bits"):
+            pictures.read(io.BytesIO(whole), Fit(shape=(1, 8, 8)), name="a picture")
+        return
+
+    found = pictures.read(io.BytesIO(whole), Fit(shape=(1, 8, 8)), name="a picture")
+
+    assert found[0, 0].tolist() == [255 * clear] * 4 + [255] * 4
 
 
 @few

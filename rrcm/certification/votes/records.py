@@ -30,6 +30,7 @@ from rrcm.core.labels import UNKNOWN
 from rrcm.core.schema import parse
 
 FORMAT, PACKED = "rrcm-votes-6", "rrcm-votes-7"  # of a file; in memory both are FORMAT
+START = '{"format":"rrcm-votes-'  # of the first line
 LOOKS = 1000  # the most looks in such a file
 END, BUDGET = "n", "budget"  # reasons to stop besides those of rules
 MOST = 10**12  # largest number of draws or images of a file

@@ -64,6 +64,8 @@ def best(named: dict[str, Entry], *, radii: str | None) -> str:
     if settings:
         meaning += "\nCertified with other settings, which may be why one is ahead:\n"
         meaning += "\n".join(settings)
+    if unknown := pairing.condition(found):
+        meaning += f"\nOne is ahead of others only if all have the same {unknown}."
     return f"{markup.plain(pd.DataFrame(rows), again=1)}\n\n{meaning}"
 
 
@@ -95,7 +97,7 @@ def told_apart(names: list[str]) -> list[str]:
         while all(len(one) > 1 for one in parts) and len({one[end] for one in parts}) == 1:
             for one in parts:
                 del one[end]
-    return ["/".join(one) for one in parts]
+    return [str(Path(*one)) for one in parts]
 
 
 def _certified(found: list[Entry], radius: float) -> np.ndarray:

@@ -79,7 +79,10 @@ def _classifier(header: Header) -> tuple[str, float]:
 def _is_same_claim(one: Header, other: Header) -> bool:
     """Return whether the same draws are made, and a bound follows from them in the same way.
 
-    Images, labels and time only say for which draws there are claims. Without a rule, a claim at a
-    smaller alpha follows from that at a larger one.
+    Images, labels, time and names of as many classes only say for which draws there are claims.
+    Without a rule, a claim at a smaller alpha follows from that at a larger one.
     """
-    return {*one.differing(other)} <= one.aside | {"run", "split", "budget"}
+    beside = one.aside | {"run", "split", "budget"}
+    if len(one.classes) == len(other.classes):
+        beside.add("classes")
+    return {*one.differing(other)} <= beside

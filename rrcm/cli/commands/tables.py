@@ -94,8 +94,6 @@ def read(path: Path, *, alpha: float | None = None, sigma: float | None = None) 
     table, name = published.read(path), published.name(path)
     if (stated := Stated(alpha=alpha, sigma=sigma)) != Stated():  # it takes a second
         _require_agreed(path, audit.of_table(path, table, stated).findings)
-    if "top" in table and table["top"].nunique() > 1:
-        raise DataError(f"{path}: radii of several top; a table is of one")
     norm = entries.norm(table)
     method = name if norm == "l2" else f"{name} ({norm} radii)"
     return Entry(

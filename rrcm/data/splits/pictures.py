@@ -140,6 +140,13 @@ def _plain(picture: Image.Image, channels: int, name: str, *, upright: bool) -> 
     tags = getattr(picture, "tag_v2", {})  # of TIFF; PIL inverts such pictures of eight bits only
     if picture.mode.startswith("I") and tags.get(PHOTOMETRIC) == 0:
         raise DataError(f"{name}: sixteen bits of which 0 is white; save it with 0 as black")
+    # Of a PNG, the transparent colour of other than eight bits, as of L;4, PIL leaves as it is.
+    depths = [str(one.args) for one in getattr(picture, "tile", ())]
+    wide = picture.mode.startswith("I") or (picture.mode != "P" and ";" in "".join(depths))
+    if wide and "transparency" in picture.info:
+        raise DataError(
+            f"{name}: a transparent colour of other than eight bits; save it with alpha"
+        )
     picture = _eight_bits(ImageOps.exif_transpose(picture) if upright else picture, name)
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
