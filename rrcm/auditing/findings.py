@@ -9,7 +9,7 @@ import pandas as pd
 from statsmodels.stats.proportion import proportion_confint
 
 from rrcm.certification import plausibility
-from rrcm.certification.certify import UP, printed, swapped
+from rrcm.certification.certify import ALIKE, NORMS, UP, printed, swapped
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.core.errors import CertificateError
 from rrcm.core.labels import UNKNOWN
@@ -158,7 +158,14 @@ def _impossible(table: pd.DataFrame) -> list[Finding]:
         "the prediction is no class": predict < ABSTAIN,
         "the label is no class": table["label"] < UNKNOWN,
     }
-    return [one for text, rows in wrong.items() for one in at(ERROR, table.index, rows, text)]
+    if "norm" in table:
+        wrong[f"the norm is none of {', '.join(NORMS)}"] = ~table["norm"].isin(NORMS)
+    if "top" in table:
+        wrong["top is not 1 or more"] = table["top"] < 1
+    found = [one for text, rows in wrong.items() for one in at(ERROR, table.index, rows, text)]
+    mixed = [name for name in ALIKE if name in table and table[name].nunique() > 1]
+    text = "{} of several values of {}: tables of each, in one"
+    return found + [Finding(level=ERROR, text=text.format(ALIKE[name], name)) for name in mixed]
 
 
 def _attacked(table: pd.DataFrame) -> list[Finding]:
