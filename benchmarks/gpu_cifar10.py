@@ -53,7 +53,7 @@ READ = {  # kind of stage -> its section of params.yaml, and the keys that name 
     "represent": ("representations", ("encoder",)),
 }
 PROCESSES = (1, 4, 7)
-SMALL = 16  # images of a batch in a rehearsal
+SMALL = 8  # images of a batch in a rehearsal, where 10 % of the labels are those of 10
 WARM, MEASURED = 10, 100  # steps before a rate is measured, and in it
 SAMPLING = 45.0  # seconds that the last part takes, on a GPU
 PACK = 15 * 2**20  # bytes of an archive that comes back
@@ -104,7 +104,7 @@ PARTS = {
 
 
 def scaled(whole: Node, scale: float) -> Node:
-    """The preset with ``scale`` of its gradient evaluations, in batches of 16; 1: as it is."""
+    """The preset with ``scale`` of its gradient evaluations, in batches of `SMALL`; 1: as it is."""
     if scale < 1:
         for cfg in (*whole["pretrain"].values(), *whole["denoisers"].values()):
             steps = round(scale * cfg["steps"] * cfg["batch_size"] / SMALL)
