@@ -149,8 +149,7 @@ def applied(write, x):
     def each(code, pointers):
         y, given = pointers
         with code.loop(count) as k:
-            at = code.times(k, code.lanes)
-            code.store(write(code, code.load(given, at)), y, at)
+            code.store(write(code, code.load(given, k)), y, k)
 
     program.constant(torch.zeros(1))
     program.call(each, to=[program.scores, buffer])
@@ -264,7 +263,7 @@ def test_squares_are_the_convolution(outputs, channels, side, pool, residual, im
     places = {"pixels": pixels.shape[1], "classes": int(np.prod(into))}
     program, given_ = begun(**places, lanes=4, registers=registers)
     y = program.buffer(program.classes)
-    rest = program.within(given_, x[0].numel())
+    rest = program.code.within(given_, x[0].numel())
     part = SimpleNamespace(conv=layer, pool=pool)
     added = squares.Images(rest, pooled, images) if residual else None
     squares.convolve(program, part, squares.Images(given_, side, images), to=y, residual=added)
@@ -283,7 +282,7 @@ def test_squares_are_the_convolution(outputs, channels, side, pool, residual, im
 def copied(code, count, pointers):
     y, x = pointers
     with code.loop(count) as k:
-        code.store(code.load(x, code.times(k, code.lanes)), y, code.times(k, code.lanes))
+        code.store(code.load(x, k), y, k)
 
 
 def test_what_it_does_not_run_is_refused(tmp_path):

@@ -18,8 +18,8 @@ POINTER = FLOAT.as_pointer()
 class Code:
     """Instructions at the end of one function; values are LLVM's, of ``lanes`` floats each."""
 
-    def __init__(self, function: ir.Function, lanes: int) -> None:
-        self.function, self.lanes = function, lanes
+    def __init__(self, function: ir.Function, *, lanes: int, registers: int) -> None:
+        self.function, self.lanes, self.registers = function, lanes, registers
         self.builder = ir.IRBuilder(function.append_basic_block())
         self.vector = ir.VectorType(FLOAT, lanes)
         self.integers = ir.VectorType(INT, lanes)
@@ -27,7 +27,7 @@ class Code:
         self.add, self.subtract = self.builder.fadd, self.builder.fsub
         self.multiply, self.divide = self.builder.fmul, self.builder.fdiv
 
-    # Addresses, in floats
+    # Addresses
 
     def index(self, value: Any) -> Any:
         """A Python integer as a value; values stay as they are."""
@@ -55,16 +55,20 @@ class Code:
         """``pointer`` moved by ``offset`` floats."""
         return self.builder.gep(pointer, [self.index(offset)], inbounds=True)
 
+    def within(self, pointer: Any, vectors: Any) -> Any:
+        """``pointer`` moved by ``vectors``."""
+        return self.at(pointer, self.times(vectors, self.lanes))
+
     # Memory
 
-    def load(self, pointer: Any, offset: Any = 0, *, align: int | None = None) -> Any:
+    def load(self, pointer: Any, vectors: Any = 0, *, align: int | None = None) -> Any:
         """A vector from memory, aligned to its size or to ``align`` bytes."""
-        place = self.builder.bitcast(self.at(pointer, offset), self.vector.as_pointer())
+        place = self.builder.bitcast(self.within(pointer, vectors), self.vector.as_pointer())
         return self.builder.load(place, align=align or 4 * self.lanes)
 
-    def store(self, value: Any, pointer: Any, offset: Any = 0) -> None:
+    def store(self, value: Any, pointer: Any, vectors: Any = 0) -> None:
         """Write a vector to aligned memory."""
-        place = self.builder.bitcast(self.at(pointer, offset), self.vector.as_pointer())
+        place = self.builder.bitcast(self.within(pointer, vectors), self.vector.as_pointer())
         self.builder.store(value, place, align=4 * self.lanes)
 
     def spread(self, pointer: Any, offset: Any = 0) -> Any:

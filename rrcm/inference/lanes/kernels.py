@@ -7,13 +7,14 @@ has the same bits in every tile, whatever the number of registers. A NaN among t
 image makes its scores NaN.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
 from rrcm.inference.lanes.code import Code
 
@@ -60,7 +61,7 @@ class Layer:
     @property
     def inputs(self) -> int:
         """The number of inputs of an output."""
-        return int(np.prod([length for length, _ in self.steps]))
+        return math.prod(length for length, _ in self.steps)
 
 
 def dense(inputs: int, outputs: int, *, places: int = 1, **how: Any) -> Layer:
@@ -69,11 +70,10 @@ def dense(inputs: int, outputs: int, *, places: int = 1, **how: Any) -> Layer:
     return Layer(outputs=outputs, steps=steps, places=over, **how)
 
 
-def pack(layer: Layer, weight: NDArray[Any], registers: int) -> NDArray[np.float32]:
+def pack(layer: Layer, weight: Tensor, registers: int) -> Tensor:
     """Weights [outputs, inputs] in the order in which `product` reads them."""
     rows, _ = tile(layer, registers)
-    parts = [weight[row : row + rows].T.ravel() for row in range(0, layer.outputs, rows)]
-    return np.concatenate(parts).astype(np.float32)
+    return torch.cat([part.T.flatten() for part in weight.split(rows)])
 
 
 def tile(layer: Layer, registers: int) -> Pair:
@@ -100,20 +100,20 @@ def _cut(length: int, size: int) -> list[Pair]:
     return [(part, count) for part, count in parts if part * count]
 
 
-def product(code: Code, layer: Layer, registers: int, pointers: Sequence[Any]) -> None:
+def product(code: Code, layer: Layer, pointers: Sequence[Any]) -> None:
     """``y = activation(weight @ x + bias) (+ residual)``: [places, outputs, lane].
 
     ``pointers`` are y, x, the packed weights, the bias, and the residual if there is one.
     """
     y, x, weight, bias, *rest = pointers
     (outer, outer_stride), (inner, inner_stride) = layer.places
-    rows, columns = tile(layer, registers)
+    rows, columns = tile(layer, code.registers)
     with code.loop(outer) as line:
-        across = code.times(line, outer_stride * code.lanes)
+        across = code.times(line, outer_stride)
         for width, count, column in _tiles(code, inner, columns):
             with count as turn:
                 place = code.plus(column, code.times(turn, width))
-                origin = code.at(x, code.plus(across, code.times(place, inner_stride * code.lanes)))
+                origin = code.within(x, code.plus(across, code.times(place, inner_stride)))
                 output = code.plus(code.times(line, inner), place)
                 for height, many, row in _tiles(code, layer.outputs, rows):
                     with many as tall:
@@ -147,7 +147,7 @@ def _tile(
         return code.spread(bias, offset)
 
     sums = [start(row, column) for row in range(rows) for column, _ in spots]
-    near = [(column * stride + at) * code.lanes for column, at in spots]
+    near = [column * stride + at for column, at in spots]
 
     def more(k: Any, offset: Any, sums: list[Any]) -> list[Any]:
         values = [code.load(x, code.plus(offset, at)) for at in near]
@@ -169,7 +169,6 @@ def _tile(
                 value = gelu(code, value)
             place = code.plus(output, column)
             to = code.plus(code.times(place, layer.outputs), code.plus(first, row))
-            to = code.times(to, code.lanes)
             if layer.residual:
                 value = code.add(code.load(residual[0], to), value)
             code.store(value, y, to)
@@ -187,13 +186,10 @@ def nested(
 ) -> list[Any]:
     """Values after ``more(number, offset, values)`` for each step of nested loops, in order."""
     (length, stride), inner = steps[0], steps[1:]
-    stride *= code.lanes
 
     def step(i: Any, carried: list[Any]) -> list[Any]:
-        number, place = (
-            code.plus(code.times(k, length), i),
-            code.plus(offset, code.times(i, stride)),
-        )
+        number = code.plus(code.times(k, length), i)
+        place = code.plus(offset, code.times(i, stride))
         if inner:
             return nested(code, inner, carried, more, number, place)
         return more(number, place, carried)
@@ -218,21 +214,21 @@ class Pairs:
     c: int  # stride of i; that of j is 1
 
 
-def pairs(code: Code, sizes: Pairs, registers: int, pointers: Sequence[Any]) -> None:
+def pairs(code: Code, sizes: Pairs, pointers: Sequence[Any]) -> None:
     """Compute `Pairs`; ``pointers`` are c, a and b."""
     c, a, b = pointers
     height, width, _ = sizes.shape
-    side = 4 if registers > 16 else 2
+    side = 4 if code.registers > 16 else 2
     for rows, many, row in _tiles(code, height, side):
         with many as tall:
             i = code.plus(row, code.times(tall, rows))
-            left = code.at(a, code.times(i, sizes.a[0] * code.lanes))
+            left = code.within(a, code.times(i, sizes.a[0]))
             for columns, count, column in _tiles(code, width, 4):
                 with count as turn:
                     j = code.plus(column, code.times(turn, columns))
-                    above = code.at(b, code.times(j, sizes.b[0] * code.lanes))
-                    to = code.times(code.plus(code.times(i, sizes.c), j), code.lanes)
-                    _pairs_tile(code, sizes, (rows, columns), left, above, code.at(c, to))
+                    above = code.within(b, code.times(j, sizes.b[0]))
+                    to = code.within(c, code.plus(code.times(i, sizes.c), j))
+                    _pairs_tile(code, sizes, (rows, columns), left, above, to)
 
 
 def _pairs_tile(code: Code, sizes: Pairs, shape: Pair, a: Any, b: Any, c: Any) -> None:
@@ -240,7 +236,7 @@ def _pairs_tile(code: Code, sizes: Pairs, shape: Pair, a: Any, b: Any, c: Any) -
     rows, columns = shape
 
     def several(pointer: Any, count: int, strides: Pair, k: Any) -> list[Any]:
-        each, along = (stride * code.lanes for stride in strides)
+        each, along = strides
         at = code.times(k, along)
         return [code.load(pointer, code.plus(at, n * each)) for n in range(count)]
 
@@ -251,39 +247,36 @@ def _pairs_tile(code: Code, sizes: Pairs, shape: Pair, a: Any, b: Any, c: Any) -
 
     zeros = [code.number(0.0)] * (rows * columns)
     for n, value in enumerate(nested(code, unrolled(((sizes.shape[2], 0),)), zeros, more)):
-        code.store(value, c, (n // columns * sizes.c + n % columns) * code.lanes)
+        code.store(value, c, n // columns * sizes.c + n % columns)
 
 
 def softmax(code: Code, rows: int, width: int, pointers: Sequence[Any]) -> None:
     """Softmax of each of ``rows`` rows of ``width`` vectors, in place."""
     (s,) = pointers
     with code.loop(rows) as row:
-        line = code.at(s, code.times(row, width * code.lanes))
+        line = code.within(s, code.times(row, width))
 
         def larger(k: Any, best: list[Any]) -> list[Any]:
-            return [code.maximum(best[0], code.load(line, code.times(k, code.lanes)))]
+            return [code.maximum(best[0], code.load(line, k))]
 
         (top,) = code.reduce(width, [code.load(line)], larger)
 
         def exponent(k: Any, total: list[Any]) -> list[Any]:
-            at = code.times(k, code.lanes)
-            value = exp(code, code.subtract(code.load(line, at), top))
-            code.store(value, line, at)
+            value = exp(code, code.subtract(code.load(line, k), top))
+            code.store(value, line, k)
             return [code.add(total[0], value)]
 
         (total,) = code.reduce(width, [code.number(0.0)], exponent)
         scale = code.divide(code.number(1.0), total)
         with code.loop(width) as k:
-            at = code.times(k, code.lanes)
-            code.store(code.multiply(code.load(line, at), scale), line, at)
+            code.store(code.multiply(code.load(line, k), scale), line, k)
 
 
 def normalise(code: Code, places: int, width: int, eps: float, pointers: Sequence[Any]) -> None:
     """``y``: each place of ``x`` minus its mean over features, over its standard deviation."""
     y, x = pointers
     with code.loop(places) as place:
-        at = code.times(place, width * code.lanes)
-        source, target = code.at(x, at), code.at(y, at)
+        source, target = (code.within(part, code.times(place, width)) for part in (x, y))
         share = code.number(1.0 / width)
 
         def total(_: Any, offset: Any, sums: list[Any]) -> list[Any]:
@@ -301,9 +294,8 @@ def normalise(code: Code, places: int, width: int, eps: float, pointers: Sequenc
         deviation = code.sqrt(code.add(variance, code.number(eps)))
         scale = code.divide(code.number(1.0), deviation)
         with code.loop(width) as k:
-            at = code.times(k, code.lanes)
-            value = code.subtract(code.load(source, at), mean)
-            code.store(code.multiply(value, scale), target, at)
+            value = code.subtract(code.load(source, k), mean)
+            code.store(code.multiply(value, scale), target, k)
 
 
 def _four(code: Code, width: int, more: More) -> Any:
@@ -336,7 +328,7 @@ def fill(code: Code, count: int, pointers: Sequence[Any]) -> None:
     """``y``: each of ``count`` numbers in all lanes."""
     y, numbers = pointers
     with code.loop(count) as k:
-        code.store(code.spread(numbers, k), y, code.times(k, code.lanes))
+        code.store(code.spread(numbers, k), y, k)
 
 
 def lanes_of(code: Code, pixels: int, pointers: Sequence[Any]) -> None:
@@ -345,7 +337,8 @@ def lanes_of(code: Code, pixels: int, pointers: Sequence[Any]) -> None:
     lanes = code.lanes
 
     def block(start: Any) -> None:
-        rows = [code.load(x, code.plus(start, image * pixels), align=4) for image in range(lanes)]
+        starts = [code.at(x, code.plus(start, image * pixels)) for image in range(lanes)]
+        rows = [code.load(one, align=4) for one in starts]
         size = lanes // 2
         while size:
             turned = [*rows]
@@ -356,7 +349,7 @@ def lanes_of(code: Code, pixels: int, pointers: Sequence[Any]) -> None:
                     turned[i + size] = code.interleave(a, b, size=size, high=True)
             rows, size = turned, size // 2
         for i, row in enumerate(rows):
-            code.store(row, y, code.times(code.plus(start, i), lanes))
+            code.store(row, y, code.plus(start, i))
 
     with code.loop(pixels // lanes) as turn:
         block(code.times(turn, lanes))

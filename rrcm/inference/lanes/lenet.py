@@ -25,10 +25,10 @@ def build(network: Any, shape: tuple[int, int, int], machine: Machine) -> Compil
     )
     seen, hidden = (program.buffer(GROUPS * count) for count in (features, linear.out_features))
     with program.code.loop(GROUPS) as group:
-        images = program.within(program.images, program.code.times(group, program.pixels))
+        images = program.code.within(program.images, program.code.times(group, program.pixels))
         program.call(kernels.lanes_of, program.pixels, to=[x, images])
         _direct(program, upper, first, y=pooled, x=x, last=False)
-        own = program.within(seen, program.code.times(group, features))
+        own = program.code.within(seen, program.code.times(group, features))
         convolve = winograd.convolve if lower.is_tiled else _direct
         convolve(program, lower, second, y=own, x=pooled)
     # Features are [place, channel] here and [channel, place] in the network.

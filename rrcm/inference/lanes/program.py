@@ -77,11 +77,7 @@ class Program:
         """A pointer to ``vectors`` of activations, zero until they are written."""
         place = self.vectors
         self.vectors += vectors
-        return self.code.at(self.work, place * self.machine.lanes)
-
-    def within(self, pointer: Any, vectors: Any) -> Any:
-        """``pointer`` moved by ``vectors``."""
-        return self.code.at(pointer, self.code.times(vectors, self.machine.lanes))
+        return self.code.within(self.work, place)
 
     def call(self, write: Callable[..., None], *settings: Any, to: list[Any]) -> None:
         """Run what ``write(code, *settings, pointers)`` writes on the pointers ``to``."""
@@ -97,12 +93,11 @@ class Program:
         self, layer: Layer, weight: Tensor, bias: Tensor, *, y: Any, x: Any, residual: Any = None
     ) -> None:
         """`kernels.product` with these weights [outputs, inputs] and bias."""
-        registers = self.machine.registers
-        packed = kernels.pack(layer, weight.double().numpy(), registers)
-        to = [y, x, self.constant(torch.from_numpy(packed)), self.constant(bias)]
+        packed = kernels.pack(layer, weight, self.machine.registers)
+        to = [y, x, self.constant(packed), self.constant(bias)]
         if layer.residual:
             to.append(residual)
-        self.call(kernels.product, layer, registers, to=to)
+        self.call(kernels.product, layer, to=to)
 
     def linear(self, trained: Any, *, y: Any, x: Any, residual: Any = None, **how: Any) -> None:
         """`product` with a ``trained`` Linear; ``how`` are places and activation of a `dense`."""
@@ -121,7 +116,7 @@ class Program:
         if name != "forward":
             function.linkage = "internal"
             function.attributes.add("noinline")
-        return Code(function, self.machine.lanes)
+        return Code(function, lanes=self.machine.lanes, registers=self.machine.registers)
 
 
 class Compiled:

@@ -33,11 +33,11 @@ def build(network: Any, shape: tuple[int, int, int], machine: Machine) -> Compil
     middle = bordered(side // 2 ** len(first), last.down.conv.in_channels)
     shared, features = program.buffer(GROUPS * middle), program.buffer(GROUPS * head.in_features)
     with program.code.loop(GROUPS) as group:
-        images = program.within(program.images, program.code.times(group, program.pixels))
+        images = program.code.within(program.images, program.code.times(group, program.pixels))
         program.call(kernels.lanes_of, program.pixels, to=[x, images])
         program.call(_model_space, channels, side, to=[padded, x])
         y = convolve(program, encoder.stem, Images(padded, side))
-        own = program.within(shared, program.code.times(group, middle))
+        own = program.code.within(shared, program.code.times(group, middle))
         for stage in first:
             y = _stage(program, stage, y, to=own if stage is first[-1] else None)
     y = _stage(program, last, Images(shared, y.side, GROUPS))
@@ -61,11 +61,10 @@ def _model_space(code: Code, channels: int, side: int, pointers: Sequence[Any]) 
     for channel in range(channels):
         with code.loop(side) as line, code.loop(side) as pixel:
             at = code.plus(code.times(line, side), pixel)
-            source = code.times(code.plus(at, channel * side**2), code.lanes)
-            value = code.fma(code.number(2.0), code.load(x, source), code.number(-1.0))
+            given = code.load(x, code.plus(at, channel * side**2))
+            value = code.fma(code.number(2.0), given, code.number(-1.0))
             place = code.plus(code.times(code.plus(line, 1), side + 2), code.plus(pixel, 1))
-            to = code.plus(code.times(place, channels), channel)
-            code.store(value, y, code.times(to, code.lanes))
+            code.store(value, y, code.plus(code.times(place, channels), channel))
 
 
 def _largest(code: Code, images: int, side: int, channels: int, pointers: Sequence[Any]) -> None:
@@ -73,12 +72,10 @@ def _largest(code: Code, images: int, side: int, channels: int, pointers: Sequen
     y, x = pointers
     with code.loop(images) as image, code.loop(channels) as channel:
         own = code.plus(code.times(image, bordered(side, channels)), channel)
-        source = code.at(x, code.times(own, code.lanes))
         places = [
             ((line + 1) * (side + 2) + pixel + 1) * channels
             for line in range(side)
             for pixel in range(side)
         ]
-        best = reduce(code.maximum, [code.load(source, place * code.lanes) for place in places])
-        at = code.plus(code.times(image, channels), channel)
-        code.store(best, y, code.times(at, code.lanes))
+        best = reduce(code.maximum, [code.load(x, code.plus(own, place)) for place in places])
+        code.store(best, y, code.plus(code.times(image, channels), channel))

@@ -105,25 +105,24 @@ def convolve(
         first = code.times(turn, together)
         with code.loop(together) as i:
             at = corner(code.plus(first, i), sizes.side, TILE, sizes.channels, 0)
-            own = program.within(inputs, code.times(i, sizes.channels))
-            program.call(_transform, sizes, together, to=[own, program.within(x.at, at)])
+            own = code.within(inputs, code.times(i, sizes.channels))
+            program.call(_transform, sizes, together, to=[own, code.within(x.at, at)])
         with code.loop(len(POINTS)) as point:
             program.call(
                 kernels.product,
                 layer,
-                program.machine.registers,
                 to=[
-                    program.within(sums, code.times(point, together * sizes.outputs)),
-                    program.within(inputs, code.times(point, together * sizes.channels)),
+                    code.within(sums, code.times(point, together * sizes.outputs)),
+                    code.within(inputs, code.times(point, together * sizes.channels)),
                     code.at(weights, code.times(point, sizes.outputs * sizes.channels)),
                     none,
                 ],
             )
         with code.loop(together) as i:
             at = corner(code.plus(first, i), sizes.pooled, sizes.written, sizes.outputs, 1)
-            own = program.within(sums, code.times(i, sizes.outputs))
-            rest = [program.within(residual.at, at)] if residual else []
-            program.call(_back, sizes, together, to=[program.within(y, at), own, bias, *rest])
+            own = code.within(sums, code.times(i, sizes.outputs))
+            rest = [code.within(residual.at, at)] if residual else []
+            program.call(_back, sizes, together, to=[code.within(y, at), own, bias, *rest])
     return Images(y, sizes.pooled, x.number)
 
 
@@ -137,9 +136,7 @@ def _weights(trained: Any, layer: kernels.Layer, program: Program) -> torch.Tens
         # Each sum in the same order on every processor, as no library's product of matrices is.
         sums = sum(float(matrix[p, k] * matrix[q, m]) * weight[:, :, k, m] for k, m in taps)
         assert isinstance(sums, torch.Tensor)
-        packed.append(
-            torch.from_numpy(kernels.pack(layer, sums.numpy(), program.machine.registers))
-        )
+        packed.append(kernels.pack(layer, sums, program.machine.registers))
     return torch.cat(packed)
 
 
@@ -149,17 +146,16 @@ def _transform(code: Code, sizes: Convolution, together: int, pointers: Sequence
     matrix, _, _ = matrices(FINITE, REACH)
     points, channels = len(matrix), sizes.channels
     with code.loop(channels) as channel:
-        at = code.times(channel, code.lanes)
-        source, target = code.at(x, at), code.at(y, at)
+        source, target = code.within(x, channel), code.within(y, channel)
         lines = []
         for i in range(points):
             places = [(i * (sizes.side + 2) + j) * channels for j in range(points)]
-            values = [code.load(source, place * code.lanes) for place in places]
+            values = [code.load(source, place) for place in places]
             lines.append([code.combined(row, values) for row in matrix])
         for q, column in enumerate(zip(*lines, strict=True)):
             for p, row in enumerate(matrix):
                 place = (p * points + q) * together * channels
-                code.store(code.combined(row, column), target, place * code.lanes)
+                code.store(code.combined(row, column), target, place)
 
 
 def _back(code: Code, sizes: Convolution, together: int, pointers: Sequence[Any]) -> None:
@@ -168,12 +164,11 @@ def _back(code: Code, sizes: Convolution, together: int, pointers: Sequence[Any]
     _, _, matrix = matrices(FINITE, REACH)
     points, outputs, step = matrix.shape[1], sizes.outputs, TILE // sizes.written
     with code.loop(outputs) as output:
-        at = code.times(output, code.lanes)
-        source, target = code.at(x, at), code.at(y, at)
+        source, target = code.within(x, output), code.within(y, output)
         lines = []
         for p in range(points):
             places = [(p * points + q) * together * outputs for q in range(points)]
-            values = [code.load(source, place * code.lanes) for place in places]
+            values = [code.load(source, place) for place in places]
             lines.append([code.combined(row, values) for row in matrix])
         square = [
             [code.combined(row, column) for column in zip(*lines, strict=True)] for row in matrix
@@ -182,7 +177,7 @@ def _back(code: Code, sizes: Convolution, together: int, pointers: Sequence[Any]
             window = itertools.product(range(step), repeat=2)
             best = reduce(code.maximum, [square[step * i + k][step * j + m] for k, m in window])
             value = code.maximum(code.number(0.0), code.add(best, code.spread(bias, output)))
-            place = (i * (sizes.pooled + 2) + j) * outputs * code.lanes
+            place = (i * (sizes.pooled + 2) + j) * outputs
             if residual:
-                value = code.add(code.load(code.at(residual[0], at), place), value)
+                value = code.add(code.load(code.within(residual[0], output), place), value)
             code.store(value, target, place)

@@ -45,9 +45,8 @@ def build(network: Any, shape: tuple[int, int, int], machine: Machine) -> Compil
         places=((height // side, side * width), (width // side, side)),
         starts=True,
     )
-    program.product(
-        patches, network.kernel.T, network.start[2:], y=program.within(room.h, 2 * features), x=x
-    )
+    rest = program.code.within(room.h, 2 * features)
+    program.product(patches, network.kernel.T, network.start[2:], y=rest, x=x)
     for block in trunk.blocks:
         _attend(program, block, room)
         _mlp(program, block.mlp, room, tokens=tokens)
@@ -61,41 +60,40 @@ def build(network: Any, shape: tuple[int, int, int], machine: Machine) -> Compil
 
 def _attend(program: Program, block: Any, room: Room) -> None:
     """Attention of all tokens to each other, added to ``room.h``."""
-    tokens, features = room.tokens, room.features
-    depth, registers = features // block.heads, program.machine.registers
+    code, tokens, features = program.code, room.tokens, room.features
+    depth = features // block.heads
     program.call(kernels.normalise, tokens, features, block.norm.eps, to=[room.n, room.h])
     program.linear(block.qkv, y=room.qkv, x=room.n, places=tokens)
     towards = Pairs(
         shape=(tokens, tokens, depth), a=(3 * features, 1), b=(3 * features, 1), c=tokens
     )
     mixed = Pairs(shape=(tokens, depth, tokens), a=(tokens, 1), b=(1, 3 * features), c=features)
-    with program.code.loop(block.heads) as head:
-        at = program.code.times(head, depth)
-        q, k, v = (program.within(room.qkv, program.code.plus(at, i * features)) for i in range(3))
-        program.call(kernels.pairs, towards, registers, to=[room.looks, q, k])
+    with code.loop(block.heads) as head:
+        at = code.times(head, depth)
+        q, k, v = (code.within(room.qkv, code.plus(at, i * features)) for i in range(3))
+        program.call(kernels.pairs, towards, to=[room.looks, q, k])
         program.call(kernels.softmax, tokens, tokens, to=[room.looks])
-        own = program.within(room.out, at)
-        program.call(kernels.pairs, mixed, registers, to=[own, room.looks, v])
+        program.call(kernels.pairs, mixed, to=[code.within(room.out, at), room.looks, v])
     program.linear(block.project, y=room.h, x=room.out, places=tokens, residual=room.h)
 
 
 def _attend_once(program: Program, block: Any, room: Room) -> None:
     """Attention of the cls token, which attends to the normed tokens themselves."""
-    tokens, features = room.tokens, room.features
-    depth, registers = features // block.heads, program.machine.registers
+    code, tokens, features = program.code, room.tokens, room.features
+    depth = features // block.heads
     program.call(kernels.normalise, tokens, features, block.norm.eps, to=[room.n, room.h])
     program.linear(block.q, y=room.qkv, x=room.n)
     none, none_of_head = torch.zeros(features), torch.zeros(depth)
-    seen, pooled = (program.within(room.qkv, i * features) for i in (1, 2))  # behind the query
+    seen, pooled = (code.within(room.qkv, i * features) for i in (1, 2))  # behind the query
     towards = Pairs(shape=(1, tokens, features), a=(features, 1), b=(features, 1), c=tokens)
     mixed = Pairs(shape=(1, features, tokens), a=(tokens, 1), b=(1, features), c=features)
     for head in range(block.heads):
-        own = program.within(room.qkv, head * depth)
+        own = code.within(room.qkv, head * depth)
         program.product(dense(depth, features), block.k[head].T, none, y=seen, x=own)
-        program.call(kernels.pairs, towards, registers, to=[room.looks, seen, room.n])
+        program.call(kernels.pairs, towards, to=[room.looks, seen, room.n])
         program.call(kernels.softmax, 1, tokens, to=[room.looks])
-        program.call(kernels.pairs, mixed, registers, to=[pooled, room.looks, room.n])
-        own = program.within(room.out, head * depth)
+        program.call(kernels.pairs, mixed, to=[pooled, room.looks, room.n])
+        own = code.within(room.out, head * depth)
         program.product(dense(features, depth), block.v[head].T, none_of_head, y=own, x=pooled)
     program.linear(block.project, y=room.h, x=room.out, residual=room.h)
 

@@ -114,8 +114,8 @@ def convolve(program: Program, sizes: Convolution, trained: Any, *, y: Any, x: A
             layer,
             weights[point].flatten(1),
             torch.zeros(sizes.outputs),
-            y=program.within(sums, point * sizes.sums),
-            x=program.within(inputs, point * sizes.inputs),
+            y=program.code.within(sums, point * sizes.sums),
+            x=program.code.within(inputs, point * sizes.inputs),
         )
     program.call(_pool, sizes, to=[y, sums, program.constant(trained.bias)])
 
@@ -124,38 +124,38 @@ def _transform(code: Code, sizes: Convolution, pointers: Sequence[Any]) -> None:
     """``y`` [point, line, tile, channel] of ``x`` [line, pixel, channel]."""
     y, x = pointers
     matrix, _, _ = matrices()
-    channels, lanes = sizes.channels, code.lanes
+    channels = sizes.channels
     with code.loop(sizes.size[0]) as line, code.loop(sizes.tiles) as tile:
         pixel = code.plus(code.times(line, sizes.size[1]), code.times(tile, TILE))
         place = code.plus(code.times(line, sizes.tiles), tile)
         with code.loop(channels) as channel:
             source, target = (
-                code.at(part, code.times(code.plus(code.times(at, channels), channel), lanes))
+                code.within(part, code.plus(code.times(at, channels), channel))
                 for part, at in ((x, pixel), (y, place))
             )
-            values = [code.load(source, i * channels * lanes) for i in range(POINTS)]
+            values = [code.load(source, i * channels) for i in range(POINTS)]
             for point, row in enumerate(matrix):
-                code.store(code.combined(row, values), target, point * sizes.inputs * lanes)
+                code.store(code.combined(row, values), target, point * sizes.inputs)
 
 
 def _pool(code: Code, sizes: Convolution, pointers: Sequence[Any]) -> None:
     """``y`` [place, output]: sums ``x`` [point, line, tile, output] back, pooled, plus the bias."""
     y, x, bias = pointers
     _, _, matrix = matrices()
-    outputs, lanes, line = sizes.outputs, code.lanes, sizes.tiles * sizes.outputs
+    outputs, line = sizes.outputs, sizes.tiles * sizes.outputs
     with code.loop(sizes.pooled[0]) as down, code.loop(sizes.tiles) as tile:
         first = code.plus(code.times(down, POOL * line), code.times(tile, outputs))
         place = code.times(code.plus(code.times(down, sizes.tiles), tile), TILE // POOL)
         with code.loop(outputs) as output:
-            source = code.at(x, code.times(code.plus(first, output), lanes))
-            to = code.times(code.plus(code.times(place, outputs), output), lanes)
+            source = code.within(x, code.plus(first, output))
+            to = code.within(y, code.plus(code.times(place, outputs), output))
             rows = []
             for i in range(POOL):
-                at = [(point * sizes.sums + i * line) * lanes for point in range(POINTS)]
+                at = [point * sizes.sums + i * line for point in range(POINTS)]
                 values = [code.load(source, one) for one in at]
                 rows.append([code.combined(row, values) for row in matrix])
             for i in range(TILE // POOL):
                 pooled = [row[POOL * i + j] for row in rows for j in range(POOL)]
                 best = reduce(code.maximum, pooled)
                 value = code.maximum(code.number(0.0), code.add(best, code.spread(bias, output)))
-                code.store(value, code.at(y, to), i * outputs * lanes)
+                code.store(value, to, i * outputs)
