@@ -23,6 +23,7 @@ from rrcm.inference.lanes.winograd import matrices
 
 REACH, TILE, POOL = 3, 4, 2  # weights of a row, outputs of a square's, and pixels that are pooled
 FINITE = (0.0, 1.0, -1.0, 0.5, -2.0)  # the points of each direction, beside infinity
+INPUTS, WEIGHTS, SUMS = matrices(FINITE, REACH)
 POINTS = [*itertools.product(range(len(FINITE) + 1), repeat=2)]
 TOGETHER = 4  # squares that share a weight once it is read
 
@@ -128,13 +129,12 @@ def convolve(
 
 def _weights(trained: Any, layer: kernels.Layer, program: Program) -> torch.Tensor:
     """The transformed weights of all points, packed."""
-    _, matrix, _ = matrices(FINITE, REACH)
     weight = trained.weight.double()  # [output, channel, line, pixel]
     taps = [*itertools.product(range(REACH), repeat=2)]
     packed = []
     for p, q in POINTS:
         # Each sum in the same order on every processor, as no library's product of matrices is.
-        sums = sum(float(matrix[p, k] * matrix[q, m]) * weight[:, :, k, m] for k, m in taps)
+        sums = sum(float(WEIGHTS[p, k] * WEIGHTS[q, m]) * weight[:, :, k, m] for k, m in taps)
         assert isinstance(sums, torch.Tensor)
         packed.append(kernels.pack(layer, sums, program.machine.registers))
     return torch.cat(packed)
@@ -143,17 +143,16 @@ def _weights(trained: Any, layer: kernels.Layer, program: Program) -> torch.Tens
 def _transform(code: Code, sizes: Convolution, together: int, pointers: Sequence[Any]) -> None:
     """``y`` [point, square, channel] of a square of ``x`` and the pixels around it."""
     y, x = pointers
-    matrix, _, _ = matrices(FINITE, REACH)
-    points, channels = len(matrix), sizes.channels
+    points, channels = len(INPUTS), sizes.channels
     with code.loop(channels) as channel:
         source, target = code.within(x, channel), code.within(y, channel)
         lines = []
         for i in range(points):
             places = [(i * (sizes.side + 2) + j) * channels for j in range(points)]
             values = [code.load(source, place) for place in places]
-            lines.append([code.combined(row, values) for row in matrix])
+            lines.append([code.combined(row, values) for row in INPUTS])
         for q, column in enumerate(zip(*lines, strict=True)):
-            for p, row in enumerate(matrix):
+            for p, row in enumerate(INPUTS):
                 place = (p * points + q) * together * channels
                 code.store(code.combined(row, column), target, place)
 
@@ -161,18 +160,16 @@ def _transform(code: Code, sizes: Convolution, together: int, pointers: Sequence
 def _back(code: Code, sizes: Convolution, together: int, pointers: Sequence[Any]) -> None:
     """A square of ``y``: sums ``x`` [point, square, output] back, pooled, plus the bias."""
     y, x, bias, *residual = pointers
-    _, _, matrix = matrices(FINITE, REACH)
-    points, outputs, step = matrix.shape[1], sizes.outputs, TILE // sizes.written
+    points, outputs, step = len(INPUTS), sizes.outputs, TILE // sizes.written
     with code.loop(outputs) as output:
         source, target = code.within(x, output), code.within(y, output)
         lines = []
         for p in range(points):
             places = [(p * points + q) * together * outputs for q in range(points)]
             values = [code.load(source, place) for place in places]
-            lines.append([code.combined(row, values) for row in matrix])
-        square = [
-            [code.combined(row, column) for column in zip(*lines, strict=True)] for row in matrix
-        ]
+            lines.append([code.combined(row, values) for row in SUMS])
+        columns = [*zip(*lines, strict=True)]
+        square = [[code.combined(row, column) for column in columns] for row in SUMS]
         for i, j in itertools.product(range(sizes.written), repeat=2):
             window = itertools.product(range(step), repeat=2)
             best = reduce(code.maximum, [square[step * i + k][step * j + m] for k, m in window])

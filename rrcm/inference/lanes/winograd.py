@@ -22,6 +22,7 @@ from rrcm.inference.lanes.program import Program
 REACH, TILE, POOL = 5, 4, 2  # weights of a row, outputs of a tile, and pixels that are pooled
 FINITE = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)  # the points, beside infinity
 POINTS = len(FINITE) + 1
+Matrix = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,9 +68,7 @@ class Convolution:
         return self.lines * self.tiles * self.outputs
 
 
-def matrices(
-    finite: tuple[float, ...] = FINITE, reach: int = REACH
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def matrices(finite: tuple[float, ...], reach: int) -> tuple[Matrix, Matrix, Matrix]:
     """Those that transform P inputs [P, P], ``reach`` weights [P, reach] and sums [tile, P].
 
     P points are ``finite`` and infinity, and a tile has P - reach + 1 outputs. Of P numbers ``x``
@@ -92,6 +91,9 @@ def matrices(
     )
 
 
+INPUTS, WEIGHTS, SUMS = matrices(FINITE, REACH)
+
+
 def convolve(program: Program, sizes: Convolution, trained: Any, *, y: Any, x: Any) -> None:
     """``y`` [place, output] of ``x`` [place, channel]: a ``trained`` Conv2d, pooled, rectified."""
     inputs, sums = (program.buffer(POINTS * part) for part in (sizes.inputs, sizes.sums))
@@ -102,12 +104,11 @@ def convolve(program: Program, sizes: Convolution, trained: Any, *, y: Any, x: A
         steps=((REACH, line), (sizes.channels, 1)),
         places=((1, 0), (sizes.lines * sizes.tiles, sizes.channels)),
     )
-    _, matrix, _ = matrices()
     weight = trained.weight.double().movedim(1, -1)  # [output, line, pixel, channel]
     # Each sum in the same order on every processor, as no library's product of matrices is.
     weights = sum(
         torch.from_numpy(column).view(-1, 1, 1, 1) * weight[:, :, k]
-        for k, column in enumerate(matrix.T)
+        for k, column in enumerate(WEIGHTS.T)
     )
     for point in range(POINTS):
         program.product(
@@ -123,7 +124,6 @@ def convolve(program: Program, sizes: Convolution, trained: Any, *, y: Any, x: A
 def _transform(code: Code, sizes: Convolution, pointers: Sequence[Any]) -> None:
     """``y`` [point, line, tile, channel] of ``x`` [line, pixel, channel]."""
     y, x = pointers
-    matrix, _, _ = matrices()
     channels = sizes.channels
     with code.loop(sizes.size[0]) as line, code.loop(sizes.tiles) as tile:
         pixel = code.plus(code.times(line, sizes.size[1]), code.times(tile, TILE))
@@ -134,14 +134,13 @@ def _transform(code: Code, sizes: Convolution, pointers: Sequence[Any]) -> None:
                 for part, at in ((x, pixel), (y, place))
             )
             values = [code.load(source, i * channels) for i in range(POINTS)]
-            for point, row in enumerate(matrix):
+            for point, row in enumerate(INPUTS):
                 code.store(code.combined(row, values), target, point * sizes.inputs)
 
 
 def _pool(code: Code, sizes: Convolution, pointers: Sequence[Any]) -> None:
     """``y`` [place, output]: sums ``x`` [point, line, tile, output] back, pooled, plus the bias."""
     y, x, bias = pointers
-    _, _, matrix = matrices()
     outputs, line = sizes.outputs, sizes.tiles * sizes.outputs
     with code.loop(sizes.pooled[0]) as down, code.loop(sizes.tiles) as tile:
         first = code.plus(code.times(down, POOL * line), code.times(tile, outputs))
@@ -153,7 +152,7 @@ def _pool(code: Code, sizes: Convolution, pointers: Sequence[Any]) -> None:
             for i in range(POOL):
                 at = [point * sizes.sums + i * line for point in range(POINTS)]
                 values = [code.load(source, one) for one in at]
-                rows.append([code.combined(row, values) for row in matrix])
+                rows.append([code.combined(row, values) for row in SUMS])
             for i in range(TILE // POOL):
                 pooled = [row[POOL * i + j] for row in rows for j in range(POOL)]
                 best = reduce(code.maximum, pooled)
