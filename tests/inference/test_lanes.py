@@ -189,7 +189,7 @@ def test_gelu_is_accurate():
 )
 def test_a_product_is_the_product(outputs, inputs, places, registers, activation, residual):
     """Of any size, whatever is left over beside whole tiles, in order of the inputs."""
-    layer = dense(inputs, outputs, places=places, activation=activation, residual=residual)
+    layer = dense(inputs, outputs, places=places, activation=activation)
     weight, bias = numbers(outputs, inputs, seed=1), numbers(outputs, seed=2)
     x = numbers(4, places * inputs + 4, seed=3).float()  # the last four: as many as lanes
     sizes = {"pixels": x.shape[1], "classes": places * outputs}
@@ -197,7 +197,8 @@ def test_a_product_is_the_product(outputs, inputs, places, registers, activation
     rest = program.buffer(places * outputs)
     start = program.constant(numbers(places * outputs, seed=4))
     program.call(kernels.fill, places * outputs, to=[rest, start])
-    program.product(layer, weight, bias, y=program.scores, x=given_, residual=rest)
+    added = rest if residual else None
+    program.product(layer, weight, bias, y=program.scores, x=given_, residual=added)
 
     y = program.compile().run(x).view(4, places, outputs)
 

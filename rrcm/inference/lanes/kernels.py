@@ -55,7 +55,6 @@ class Layer:
     places: tuple[Pair, Pair]
     window: tuple[int, ...] = (0,)
     activation: Activation = ""
-    residual: bool = False
     starts: bool = False
 
     @property
@@ -65,7 +64,7 @@ class Layer:
 
 
 def dense(inputs: int, outputs: int, *, places: int = 1, **how: Any) -> Layer:
-    """A linear layer at each of ``places``; ``how`` are activation and residual of a `Layer`."""
+    """A linear layer at each of ``places``; ``how`` is the activation of a `Layer`."""
     steps, over = ((inputs, 1),), ((1, 0), (places, inputs))
     return Layer(outputs=outputs, steps=steps, places=over, **how)
 
@@ -169,7 +168,7 @@ def _tile(
                 value = gelu(code, value)
             place = code.plus(output, column)
             to = code.plus(code.times(place, layer.outputs), code.plus(first, row))
-            if layer.residual:
+            if residual:
                 value = code.add(code.load(residual[0], to), value)
             code.store(value, y, to)
 

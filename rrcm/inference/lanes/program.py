@@ -81,7 +81,7 @@ class Program:
 
     def call(self, write: Callable[..., None], *settings: Any, to: list[Any]) -> None:
         """Run what ``write(code, *settings, pointers)`` writes on the pointers ``to``."""
-        key = (write.__name__, settings)
+        key = (write, settings, len(to))
         if key not in self.functions:
             code = self._function(f"{write.__name__}_{len(self.functions)}", len(to))
             write(code, *settings, code.function.args)
@@ -95,14 +95,12 @@ class Program:
         """`kernels.product` with these weights [outputs, inputs] and bias."""
         packed = kernels.pack(layer, weight, self.machine.registers)
         to = [y, x, self.constant(packed), self.constant(bias)]
-        if layer.residual:
-            to.append(residual)
-        self.call(kernels.product, layer, to=to)
+        self.call(kernels.product, layer, to=[*to, residual] if residual else to)
 
     def linear(self, trained: Any, *, y: Any, x: Any, residual: Any = None, **how: Any) -> None:
         """`product` with a ``trained`` Linear; ``how`` are places and activation of a `dense`."""
         outputs, inputs = trained.weight.shape
-        layer = kernels.dense(inputs, outputs, residual=residual is not None, **how)
+        layer = kernels.dense(inputs, outputs, **how)
         self.product(layer, trained.weight, trained.bias, y=y, x=x, residual=residual)
 
     def compile(self) -> "Compiled":

@@ -38,18 +38,15 @@ class Images(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Convolution:
-    """The sizes of a rectified convolution of ``images``, which has as many outputs as pixels.
+    """The sizes of a rectified convolution, which has as many outputs as pixels.
 
-    With ``pool``, the maximum of 2 x 2 of them; with ``residual``, something else is added to it.
-    ``side`` is that of an image, a multiple of `TILE`.
+    With ``pool``, the maximum of 2 x 2 of them. ``side`` is that of an image, a multiple of `TILE`.
     """
 
     outputs: int
     channels: int
     side: int
     pool: bool
-    residual: bool
-    images: int
 
     @property
     def pooled(self) -> int:
@@ -77,11 +74,9 @@ def convolve(
         channels=trained.in_channels,
         side=x.side,
         pool=part.pool,
-        residual=residual is not None,
-        images=x.number,
     )
     y = program.buffer(x.number * bordered(sizes.pooled, sizes.outputs)) if to is None else to
-    squares = sizes.images * across**2
+    squares = x.number * across**2
     together = next(count for count in range(TOGETHER, 0, -1) if squares % count == 0)
     inputs = program.buffer(len(POINTS) * together * sizes.channels)
     sums = program.buffer(len(POINTS) * together * sizes.outputs)
