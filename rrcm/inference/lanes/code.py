@@ -87,11 +87,11 @@ class Code:
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         """``a * b + c``, rounded once."""
-        return self.builder.call(self._intrinsic("fma", 3), [a, b, c])
+        return self._intrinsic("fma", a, b, c)
 
     def sqrt(self, a: Any) -> Any:
         """The square root of each lane."""
-        return self.builder.call(self._intrinsic("sqrt", 1), [a])
+        return self._intrinsic("sqrt", a)
 
     def maximum(self, a: Any, b: Any) -> Any:
         """The larger one of each lane; that of ``b`` if either is NaN."""
@@ -138,11 +138,10 @@ class Code:
             pick += [self.lanes + lane for lane in range(first, first + size)]
         return self.builder.shuffle_vector(a, b, ir.Constant(self.integers, pick))
 
-    def _intrinsic(self, name: str, arguments: int) -> Any:
-        module, name = self.builder.module, f"llvm.{name}.v{self.lanes}f32"
-        if name not in module.globals:
-            ir.Function(module, ir.FunctionType(self.vector, [self.vector] * arguments), name)
-        return module.globals[name]
+    def _intrinsic(self, name: str, *values: Any) -> Any:
+        kind = ir.FunctionType(self.vector, [self.vector] * len(values))
+        name = f"llvm.{name}.v{self.lanes}f32"
+        return self.builder.call(self.builder.module.declare_intrinsic(name, (), kind), values)
 
     # Control
 

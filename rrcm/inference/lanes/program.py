@@ -13,13 +13,11 @@ from typing import Any
 import torch
 from llvmlite import binding, ir
 from torch import Tensor
+from torch.nn.functional import pad
 
 from rrcm.inference.lanes import kernels
 from rrcm.inference.lanes.code import POINTER, Code
 from rrcm.inference.lanes.kernels import Layer
-
-ADDRESS = ctypes.c_void_p
-OPTIMISE = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,35 +129,23 @@ class Compiled:
         )
         module = binding.parse_assembly(str(program.module))
         module.verify()
-        options = binding.create_pipeline_tuning_options(speed_level=OPTIMISE)
+        options = binding.create_pipeline_tuning_options(speed_level=2)
         passes = binding.create_pass_builder(machine, options)
         passes.getModulePassManager().run(module, passes)
         self.engine = binding.create_mcjit_compiler(module, machine)
         self.engine.finalize_object()
-        kind = ctypes.CFUNCTYPE(None, *[ADDRESS] * 4)
+        kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
         self.forward = kind(self.engine.get_function_address("forward"))
-        self.kept = threading.local()
+        self.kept = threading.local()  # the activations of each thread
 
     def run(self, x: Tensor) -> Tensor:
         """Scores [B, K] of pixels ``x`` [B, C, H, W], float32."""
         rows, turn = len(x), self.lanes * self.groups
-        missing = -rows % turn
-        x = x.reshape(rows, self.pixels)
-        if missing:
-            x = torch.cat([x, x.new_zeros(missing, self.pixels)])
-        x = x.contiguous()
-        turns = len(x) // turn
-        scores = torch.empty(turns, self.groups, self.classes, self.lanes)
-        work = self._work().data_ptr()
-        for i in range(turns):
-            self.forward(
-                scores[i].data_ptr(), x[i * turn].data_ptr(), self.weights.data_ptr(), work
-            )
-        return scores.transpose(2, 3).reshape(-1, self.classes)[:rows]
-
-    def _work(self) -> Tensor:
-        """This thread's activations: zero where no layer writes, which the layers rely on."""
-        if not hasattr(self.kept, "work"):
+        x = pad(x.reshape(rows, self.pixels), (0, 0, 0, -rows % turn)).contiguous()
+        scores = torch.empty(len(x) // turn, self.groups, self.classes, self.lanes)
+        if not hasattr(self.kept, "work"):  # zero where no layer writes, which the layers rely on
             self.kept.work = torch.zeros(self.vectors * self.lanes)
-        found: Tensor = self.kept.work
-        return found
+        weights, work = self.weights.data_ptr(), self.kept.work.data_ptr()
+        for i, out in enumerate(scores):
+            self.forward(out.data_ptr(), x[i * turn].data_ptr(), weights, work)
+        return scores.transpose(2, 3).reshape(-1, self.classes)[:rows]
