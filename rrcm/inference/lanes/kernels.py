@@ -8,7 +8,7 @@ image makes its scores NaN.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal
@@ -109,24 +109,21 @@ def product(code: Code, layer: Layer, pointers: Sequence[Any]) -> None:
     rows, columns = tile(layer, code.registers)
     with code.loop(outer) as line:
         across = code.times(line, outer_stride)
-        for width, count, column in _tiles(code, inner, columns):
-            with count as turn:
-                place = code.plus(column, code.times(turn, width))
-                origin = code.within(x, code.plus(across, code.times(place, inner_stride)))
-                output = code.plus(code.times(line, inner), place)
-                for height, many, row in _tiles(code, layer.outputs, rows):
-                    with many as tall:
-                        first = code.plus(row, code.times(tall, height))
-                        own = code.at(weight, code.times(first, layer.inputs))
-                        to = [y, origin, own, bias, *rest]
-                        _tile(code, layer, (height, width), first, output, to)
+        for width, place in _tiles(code, inner, columns):
+            origin = code.within(x, code.plus(across, code.times(place, inner_stride)))
+            output = code.plus(code.times(line, inner), place)
+            for height, first in _tiles(code, layer.outputs, rows):
+                own = code.at(weight, code.times(first, layer.inputs))
+                to = [y, origin, own, bias, *rest]
+                _tile(code, layer, (height, width), first, output, to)
 
 
-def _tiles(code: Code, length: int, size: int) -> Any:
-    """Full tiles and the rest: size, loop over their number, and where they begin."""
+def _tiles(code: Code, length: int, size: int) -> Iterator[tuple[int, Any]]:
+    """Loops over full tiles and over the rest: their size, and where one begins."""
     start = 0
     for part, count in _cut(length, size):
-        yield part, code.loop(count), start
+        with code.loop(count) as turn:
+            yield part, code.plus(start, code.times(turn, part))
         start += part * count
 
 
@@ -218,16 +215,12 @@ def pairs(code: Code, sizes: Pairs, pointers: Sequence[Any]) -> None:
     c, a, b = pointers
     height, width, _ = sizes.shape
     side = 4 if code.registers > 16 else 2
-    for rows, many, row in _tiles(code, height, side):
-        with many as tall:
-            i = code.plus(row, code.times(tall, rows))
-            left = code.within(a, code.times(i, sizes.a[0]))
-            for columns, count, column in _tiles(code, width, 4):
-                with count as turn:
-                    j = code.plus(column, code.times(turn, columns))
-                    above = code.within(b, code.times(j, sizes.b[0]))
-                    to = code.within(c, code.plus(code.times(i, sizes.c), j))
-                    _pairs_tile(code, sizes, (rows, columns), left, above, to)
+    for rows, i in _tiles(code, height, side):
+        left = code.within(a, code.times(i, sizes.a[0]))
+        for columns, j in _tiles(code, width, 4):
+            above = code.within(b, code.times(j, sizes.b[0]))
+            to = code.within(c, code.plus(code.times(i, sizes.c), j))
+            _pairs_tile(code, sizes, (rows, columns), left, above, to)
 
 
 def _pairs_tile(code: Code, sizes: Pairs, shape: Pair, a: Any, b: Any, c: Any) -> None:
