@@ -47,8 +47,6 @@ class Code:
 
     def divided(self, a: Any, b: int) -> tuple[Any, Any]:
         """The quotient and the remainder of an index."""
-        if isinstance(a, int):
-            return divmod(a, b)
         return tuple(f(a, self.index(b)) for f in (self.builder.udiv, self.builder.urem))
 
     def at(self, pointer: Any, offset: Any) -> Any:
