@@ -190,25 +190,16 @@ def open_session(
         if "CUDAExecutionProvider" not in known or not torch.cuda.is_available():
             raise BackendError("no CUDA device or provider here; `rrcm doctor` shows what there is")
         stream = torch.cuda.Stream()
-        providers.insert(0, ("CUDAExecutionProvider", cuda_options(stream.cuda_stream)))
+        # By default ONNX Runtime times the algorithms of each convolution when a session starts,
+        # and two sessions may choose two that round differently. cuDNN's heuristic depends on
+        # shapes and GPU only, so a sampling that is resumed has the function that it began with.
+        cuda = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
+        cuda["user_compute_stream"] = str(stream.cuda_stream)
+        providers.insert(0, ("CUDAExecutionProvider", cuda))
     session = onnxruntime.InferenceSession(content, options, providers=providers)
     if session.get_providers()[0] != providers[0][0]:  # it falls back silently
         raise BackendError(f"{path}: {providers[0][0]} does not load; `rrcm doctor` shows more")
     return session, stream
-
-
-def cuda_options(stream: int) -> dict[str, str]:
-    """Options of the CUDA provider: products in float32, on the CUDA stream at this address.
-
-    By default ONNX Runtime times the algorithms of each convolution when a session starts, and two
-    sessions may choose two that round differently. cuDNN's heuristic depends on shapes and GPU
-    only, so a sampling that is resumed has the function that it began with.
-    """
-    return {
-        "use_tf32": "0",
-        "cudnn_conv_algo_search": "HEURISTIC",
-        "user_compute_stream": str(stream),
-    }
 
 
 def write(model: onnx.ModelProto, path: Path, metadata: dict[str, str]) -> None:
