@@ -193,7 +193,7 @@ class Backend(Reopened, backend.Backend):
         limit = min(SECONDS * rows, LIMIT)
         try:
             with _ended(after=limit) as options:
-                answer = self._scores(grey, options)
+                answer = self.scores(grey, options=options)
         except BROKEN as error:
             why = f"{one_line(error)}{OPEN if self.open else ''}"
             if options.terminate:
@@ -206,15 +206,14 @@ class Backend(Reopened, backend.Backend):
             )
         return answer.shape[1]
 
-    def scores(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+    def scores(
+        self, x: Tensor, z: Tensor | None = None, options: onnxruntime.RunOptions | None = None
+    ) -> Tensor:
         """Computed on the calling thread.
 
         Raises:
             BackendError: B is not the ``fixed`` batch.
         """
-        return self._scores(x)
-
-    def _scores(self, x: Tensor, options: onnxruntime.RunOptions | None = None) -> Tensor:
         output = self._run(x, options)
         scores = _scores.of_classes(
             output, rows=len(x), classes=self.numbers, boundary=self.boundary
