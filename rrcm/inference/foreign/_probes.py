@@ -31,19 +31,17 @@ BLOCKS = 4  # a side; a network that averages over noise tells pictures apart by
 SECONDS = 30.0  # most that threads run in step: one may wait for a lock that the other one holds
 
 
-def pictures(shape: tuple[int, int, int]) -> Tensor:
-    """Fixed pictures [16, C, H, W]: coarse blocks under noise, the same on every machine."""
+def batches(shape: tuple[int, int, int], fixed: int, *, device: torch.device) -> list[Tensor]:
+    """Fixed pictures [16, C, H, W] in two batches, or repeated to two or more ``fixed`` ones.
+
+    Coarse blocks under noise, the same on every machine.
+    """
     images, (channels, *size) = torch.arange(PICTURES), shape
     blocks, noise = (
         streams.gaussian(seed, images, torch.zeros_like(images), one, stream=streams.PARITY)
         for seed, one in enumerate([(channels, BLOCKS, BLOCKS), shape])
     )
-    return 0.5 + 0.25 * (F.interpolate(blocks, size=size) + noise)
-
-
-def batches(shape: tuple[int, int, int], fixed: int, *, device: torch.device) -> list[Tensor]:
-    """The fixed pictures in two batches, or where all are ``fixed``, repeated to two or more."""
-    x = pictures(shape).to(device)
+    x = (0.5 + 0.25 * (F.interpolate(blocks, size=size) + noise)).to(device)
     if not fixed:
         return [*x.chunk(2)]
     count = max(2, -(-PICTURES // fixed))
