@@ -68,11 +68,16 @@ def unlike(layers: Iterable[Layer]) -> str:
 
 @contextmanager
 def observed(network: nn.Module) -> Iterator[list[Layer]]:
-    """The layers of ``network`` that remember a training, while they watch their inputs."""
+    """The layers of ``network`` that remember a training, while they watch their inputs.
+
+    Others have no statistics, or those of the start.
+    """
     layers = [
         Layer(name, module)
         for name, module in network.named_modules()
-        if isinstance(module, _BatchNorm) and _trained(module)
+        if isinstance(module, _BatchNorm)
+        and module.running_mean is not None
+        and not ((module.running_mean == 0).all() and (module.running_var == 1).all())
     ]
     handles = [layer.norm.register_forward_hook(layer) for layer in layers]
     try:
@@ -80,11 +85,3 @@ def observed(network: nn.Module) -> Iterator[list[Layer]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _trained(norm: _BatchNorm) -> bool:
-    """Whether it has other statistics than at the start."""
-    known: Any = norm
-    return known.running_mean is not None and not (
-        bool((known.running_mean == 0).all()) and bool((known.running_var == 1).all())
-    )
