@@ -64,14 +64,7 @@ class Backend(backend.Backend):
 
     natural = False
 
-    def __init__(
-        self,
-        network: nn.Module,
-        foreign: Foreign,
-        *,
-        fit: Fit,
-        name: str = "",
-    ) -> None:
+    def __init__(self, network: nn.Module, foreign: Foreign, *, fit: Fit, name: str = "") -> None:
         """Ask ``network`` for the scores of a grey picture of the shape of ``fit``.
 
         The ``batch`` of ``foreign`` becomes the ``fixed`` batch; its ``classes`` are counted where

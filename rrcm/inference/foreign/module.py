@@ -14,13 +14,8 @@ from rrcm.core.registry import suggest
 from rrcm.data.splits.pictures import Fit
 from rrcm.inference.foreign import _network
 
-FAILS = (
-    *_network.NOT_COPIED,
-    ImportError,
-    SyntaxError,
-    NameError,
-    ArithmeticError,
-)  # what code may raise
+# What code may raise
+FAILS = (*_network.NOT_COPIED, ImportError, SyntaxError, NameError, ArithmeticError)
 
 
 class Backend(_network.Backend):
