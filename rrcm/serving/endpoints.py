@@ -25,7 +25,6 @@ from rrcm.serving import stream, upload
 from rrcm.serving.metrics import Metrics
 from rrcm.serving.schemas import Health, Reply
 
-Tokens = Sequence[bytes]
 UNITS = "l2 distance between pictures whose pixels are in [0, 1]"
 Seed = Annotated[
     int | None,
@@ -49,7 +48,7 @@ class Terms:
     bytes: int = 10 * 2**20
     queue: int = 64
     seconds: float = 30.0
-    tokens: Tokens = ()
+    tokens: Sequence[bytes] = ()
     reproducible: bool = False
     root_path: str = ""
 

@@ -1,6 +1,7 @@
 """Metrics of a server for Prometheus, in a registry of its own for each application."""
 
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
@@ -28,17 +29,12 @@ class Metrics:
             "rrcm_abstentions_total", "Pictures answered by an abstention.", registry=own
         )
         self._draws = Counter("rrcm_draws_total", "Draws that count in answers.", registry=own)
-        self.waited = Histogram(
-            "rrcm_queue_seconds",
-            "Seconds from the arrival of a request to the start of its work.",
-            buckets=SECONDS,
-            registry=own,
+        seconds = partial(Histogram, buckets=SECONDS, registry=own)
+        self.waited = seconds(
+            "rrcm_queue_seconds", "Seconds from the arrival of a request to the start of its work."
         )
-        self.drawing = Histogram(
-            "rrcm_drawing_seconds",
-            "Seconds from the first draw of a picture to its answer.",
-            buckets=SECONDS,
-            registry=own,
+        self.drawing = seconds(
+            "rrcm_drawing_seconds", "Seconds from the first draw of a picture to its answer."
         )
         for gauge, meaning, value in (
             ("rrcm_queue_length", "Requests that arrive, or wait for a thread.", waiting),
