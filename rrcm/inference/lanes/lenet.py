@@ -20,9 +20,8 @@ def build(network: Any, shape: tuple[int, int, int], machine: Machine) -> Compil
     upper = Convolution(outputs=first.out_channels, channels=channels, size=(height, width))
     lower = Convolution(outputs=second.out_channels, channels=first.out_channels, size=upper.pooled)
     linear, features = network.linear, math.prod(lower.pooled) * lower.outputs
-    x, pooled = (
-        program.buffer(count) for count in (program.pixels, math.prod(upper.pooled) * upper.outputs)
-    )
+    x = program.buffer(program.pixels)
+    pooled = program.buffer(math.prod(upper.pooled) * upper.outputs)
     seen, hidden = (program.buffer(GROUPS * count) for count in (features, linear.out_features))
     with program.code.loop(GROUPS) as group:
         images = program.code.within(program.images, program.code.times(group, program.pixels))

@@ -59,16 +59,14 @@ class Program:
         self.module.triple = machine.triple
         self.functions: dict[Any, ir.Function] = {}
         self.weights: list[Tensor] = []
-        self.floats, self.vectors = 0, 0  # of the weights, and of the activations
+        self.vectors = 0  # of the activations
         self.code = self._function("forward", 4)
         self.scores, self.images, self.given, self.work = self.code.function.args
 
     def constant(self, values: Tensor) -> Any:
         """A pointer to ``values``, which become float32."""
-        flat = values.detach().to(torch.float32).contiguous().view(-1)
-        place = self.floats
-        self.weights.append(flat)
-        self.floats += len(flat)
+        place = sum(map(len, self.weights))
+        self.weights.append(values.detach().float().flatten())
         return self.code.at(self.given, place)
 
     def buffer(self, vectors: int) -> Any:

@@ -81,10 +81,8 @@ def convolve(
     inputs = program.buffer(len(POINTS) * together * sizes.channels)
     sums = program.buffer(len(POINTS) * together * sizes.outputs)
     layer = kernels.dense(sizes.channels, sizes.outputs, places=together)
-    weights, none = (
-        program.constant(values)
-        for values in (_weights(trained, layer, program), torch.zeros(sizes.outputs))
-    )
+    weights = program.constant(_weights(trained, layer, program))
+    none = program.constant(torch.zeros(sizes.outputs))
     bias = program.constant(trained.bias)
 
     def corner(square: Any, side: int, step: int, channels: int, border: int) -> Any:
@@ -104,16 +102,12 @@ def convolve(
             own = code.within(inputs, code.times(i, sizes.channels))
             program.call(_transform, sizes, together, to=[own, code.within(x.at, at)])
         with code.loop(len(POINTS)) as point:
-            program.call(
-                kernels.product,
-                layer,
-                to=[
-                    code.within(sums, code.times(point, together * sizes.outputs)),
-                    code.within(inputs, code.times(point, together * sizes.channels)),
-                    code.at(weights, code.times(point, sizes.outputs * sizes.channels)),
-                    none,
-                ],
-            )
+            to_point = [
+                code.within(sums, code.times(point, together * sizes.outputs)),
+                code.within(inputs, code.times(point, together * sizes.channels)),
+                code.at(weights, code.times(point, sizes.outputs * sizes.channels)),
+            ]
+            program.call(kernels.product, layer, to=[*to_point, none])
         with code.loop(together) as i:
             at = corner(code.plus(first, i), sizes.pooled, sizes.written, sizes.outputs, 1)
             own = code.within(sums, code.times(i, sizes.outputs))
