@@ -63,7 +63,7 @@ class Backend(_network.Backend):
         asked = given(foreign.normalise, foreign.mean, foreign.std)
         mean, std = asked or (None, None)
         foreign = dataclasses.replace(foreign, mean=mean, std=std)
-        members = [_opened(path, foreign) for path in files]
+        members = [_opened(path, foreign, asked) for path in files]
         self.notes = tuple(note for member in members for note in member.notes)
         fit, self.natural = members[0].fit, members[0].natural
         chains, inside = list[nn.Module](), dict[str, None]()
@@ -96,13 +96,8 @@ def given(normalise: str | None, mean: Channels, std: Channels) -> Statistics | 
     return NORMALISATIONS[normalise]
 
 
-def _opened(path: Path, foreign: Foreign) -> Opened:
-    """The classifier of a file, and a note on what was recognised.
-
-    ``foreign`` has the mean and std that were asked for, or neither.
-    """
-    mean, std = foreign.mean, foreign.std
-    asked = None if mean is None or std is None else (mean, std)
+def _opened(path: Path, foreign: Foreign, asked: Statistics | None) -> Opened:
+    """The classifier of a file, and a note on what was recognised."""
     read = reading.read(path)
     options = read.found.options
     if _timm.OF_TRAINER in options:
