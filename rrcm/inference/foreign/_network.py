@@ -40,12 +40,9 @@ KEEP = (
     "load its weights, export it after eval(), call it on pictures that it was made for, if the "
     "first ones set it, and keep it fixed"
 )
-FAILS = (  # what it may raise
-    *(RuntimeError, AssertionError, ValueError, TypeError, LookupError, AttributeError),
-)
-NOT_COPIED = (  # what a network may raise when it, or what it keeps, is copied and run
-    *(*FAILS, OSError, copy.Error, pickle.PickleError),
-)
+# What a network may raise, and what more when it, or what it keeps, is copied and run
+FAILS = (RuntimeError, AssertionError, ValueError, TypeError, LookupError, AttributeError)
+NOT_COPIED = (*FAILS, OSError, copy.Error, pickle.PickleError)
 
 
 class Backend(backend.Backend):
