@@ -109,10 +109,9 @@ class Backend(Reopened, backend.Backend):
             _refuse_int8(model, path)
         data = require_data(path, metadata) if path.is_dir() else None
         self.classes: list[str] = json.loads(metadata["classes"])
-        ends = _leave_scores(model)
         self.sigma, self.device = sigma, torch.device(device)
         try:
-            converted = _converted(model, sigma, precision, calibration, ends)
+            converted = _converted(model, sigma, precision, calibration)
             content = converted.SerializeToString()
             graph, beside = (_moved(converted, data), data.parent) if data else (content, None)
             self.session, self.stream = open_session(graph, path, device=device, beside=beside)
@@ -309,27 +308,20 @@ def _moved(model: onnx.ModelProto, data: Path) -> bytes:
     return model.SerializeToString()
 
 
-def _leave_scores(model: onnx.ModelProto) -> list[str]:
-    """Remove all outputs but ``scores``; the tensors up to which ``model`` may be float16.
-
-    These are the scores that an ensemble or purified classifier combines; the combination stays
-    float32.
-    """
-    combined = [value for value in model.graph.output if value.name != "scores"]
-    names = [value.name for value in combined]
-    for value in combined:
-        model.graph.output.remove(value)
-    return names or ["scores"]
-
-
 def _converted(
     model: onnx.ModelProto,
     sigma: float,
     precision: str,
     calibration: Callable[[], Tensor] | None,
-    ends: list[str],
 ) -> onnx.ModelProto:
-    """``model`` with sigma as a constant, in ``precision`` up to the tensors ``ends``."""
+    """``model`` with sigma as a constant and ``scores`` alone, in ``precision``.
+
+    The scores that an ensemble or purified classifier combines may be float16; the combination
+    stays float32.
+    """
+    combined = [value for value in model.graph.output if value.name != "scores"]
+    for value in combined:
+        model.graph.output.remove(value)
     (level,) = (value for value in model.graph.input if value.name == "sigma")
     model.graph.input.remove(level)  # becomes a constant, which ONNX Runtime folds
     if any(level.name in node.input for node in model.graph.node):  # else it warns
@@ -337,7 +329,7 @@ def _converted(
             onnx.numpy_helper.from_array(np.array(sigma, dtype=np.float32), level.name)
         )
     if precision == "fp16":
-        return quantize.float16(model, ends)
+        return quantize.float16(model, [value.name for value in combined] or ["scores"])
     if precision == "int8":
         if calibration is None:
             raise BackendError("precision int8 needs images to calibrate on, and got none")
