@@ -77,7 +77,9 @@ class Backend(backend.Backend):
                 scores of two classes or more.
             ConfigError: ``mean`` or ``std`` is invalid.
         """
-        self.name = name = name or _name(network)
+        kind = type(network)  # those of exported programs are made for each
+        own = kind.__name__ if _exported.is_one(network) else kind.__qualname__
+        self.name = name = name or own or "it"
         if training := _exported.training(network):
             raise BackendError(
                 f"{name}: {training[0] or 'the network'} is in training mode, and nothing can be "
@@ -340,12 +342,6 @@ class Backend(backend.Backend):
             made = made.clone()  # the network may keep, and overwrite, what it returned
         scores = _scores.of_classes(made, rows=len(x), classes=self.numbers)
         return _scores.with_no_class(scores) if self.count_nan and scores.ndim == 2 else scores
-
-
-def _name(network: nn.Module) -> str:
-    """That of its class; those of exported programs are made for each."""
-    kind = type(network)
-    return (kind.__name__ if _exported.is_one(network) else kind.__qualname__) or "it"
 
 
 def _same(scores: Tensor, others: Tensor) -> bool:
