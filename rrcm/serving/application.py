@@ -79,7 +79,7 @@ def app(smoothed: Smoothed, *, name: str, terms: Terms) -> FastAPI:
     guarded = [Depends(bearer.guard(terms.tokens))] if terms.tokens else []
     # Starlette declares handlers of any exception, and calls each with its own.
     api.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type]
-    api.add_exception_handler(DataError, _unreadable)
+    api.add_exception_handler(DataError, lambda _, error: JSONResponse({"detail": str(error)}, 422))
     api.add_exception_handler(ClientDisconnect, lambda *_: Response(status_code=LEFT))
     api.add_exception_handler(RrcmError, _failed)
     api.add_exception_handler(Exception, _failed)  # starlette raises it again, for its traceback
@@ -151,10 +151,6 @@ def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
     """The answer to an invalid parameter, in the form of every other refusal."""
     first = error.errors()[0]
     return JSONResponse({"detail": f"{first['loc'][-1]}: {first['msg']}"}, status_code=422)
-
-
-def _unreadable(request: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"detail": str(error)}, status_code=422)
 
 
 def _failed(request: Request, error: Exception) -> JSONResponse:
