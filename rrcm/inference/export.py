@@ -71,7 +71,7 @@ def export(
     with atomic(path) as part:
         if size >= LARGEST:
             part.mkdir()
-        _write(part, folded, inputs, [*outputs], metadata, opset=cfg.opset)
+        _write(part, _trace(folded, inputs, [*outputs], opset=cfg.opset), metadata)
         gc.collect()  # frees the exporter's copies of the weights before ONNX Runtime makes its own
         graph = part / GRAPH if part.is_dir() else part
         record = parity(graph, inputs, outputs, decided)
@@ -113,17 +113,8 @@ def _inputs(pixels: np.ndarray, sigma: float, normals: tuple[int, ...]) -> dict[
     return inputs
 
 
-def _write(
-    path: Path,
-    network: nn.Module,
-    inputs: dict[str, Tensor],
-    outputs: list[str],
-    metadata: dict[str, Any],
-    *,
-    opset: int,
-) -> None:
+def _write(path: Path, model: onnx.ModelProto, metadata: dict[str, Any]) -> None:
     """Write an ONNX file, or a graph and its weights if ``path`` is a folder."""
-    model = _trace(network, inputs, outputs, opset=opset)
     if path.is_dir():
         unload(model, path / DATA)
         metadata = metadata | {DATA: sha256(path / DATA)}
