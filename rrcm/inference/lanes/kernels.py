@@ -57,11 +57,6 @@ class Layer:
     activation: Activation = ""
     starts: bool = False
 
-    @property
-    def inputs(self) -> int:
-        """The number of inputs of an output."""
-        return math.prod(length for length, _ in self.steps)
-
 
 def dense(inputs: int, outputs: int, *, places: int = 1, **how: Any) -> Layer:
     """A linear layer at each of ``places``; ``how`` is the activation of a `Layer`."""
@@ -107,13 +102,14 @@ def product(code: Code, layer: Layer, pointers: Sequence[Any]) -> None:
     y, x, weight, bias, *rest = pointers
     (outer, outer_stride), (inner, inner_stride) = layer.places
     rows, columns = tile(layer, code.registers)
+    inputs = math.prod(length for length, _ in layer.steps)
     with code.loop(outer) as line:
         across = code.times(line, outer_stride)
         for width, place in _tiles(code, inner, columns):
             origin = code.within(x, code.plus(across, code.times(place, inner_stride)))
             output = code.plus(code.times(line, inner), place)
             for height, first in _tiles(code, layer.outputs, rows):
-                own = code.at(weight, code.times(first, layer.inputs))
+                own = code.at(weight, code.times(first, inputs))
                 to = [y, origin, own, bias, *rest]
                 _tile(code, layer, (height, width), first, output, to)
 
