@@ -105,7 +105,12 @@ def _opened(path: Path, foreign: Foreign, asked: Statistics | None) -> Opened:
         made = _timm.opened(dataclasses.replace(foreign, kind="timm", source=name, weights=path))
         said = f"{name} of timm's trainer, normalised as {'given' if asked else 'it says'}"
     else:
-        _refuse_of_timm(path, options.get("arch"))
+        name = str(options.get("arch")).rpartition("/")[2]
+        if timm.is_model(name) and not PLAIN.fullmatch(name):  # tensors may be named as if it were
+            raise CheckpointError(
+                f"{path}: the weights of {name}, which timm has, and whose tensors do not show all "
+                f"of it; give --timm {name} --weights {path}"
+            )
         found = recognise.network(path, read.tensors)
         (mean, std), why = normalisation(path, read, found, asked)
         shape = (found.shape[0], *(foreign.size or found.shape[1:]))
@@ -118,16 +123,6 @@ def _opened(path: Path, foreign: Foreign, asked: Statistics | None) -> Opened:
         keys.append(f"arch {shown(arch)}")
     key = f" ({', '.join(keys)})" if keys else ""
     return made._replace(notes=(f"{path}{key}: {said}; pictures of {sides}", *made.notes))
-
-
-def _refuse_of_timm(path: Path, arch: object) -> None:
-    """Refuse a network of timm's whose tensors may have the names of a plain ResNet's."""
-    name = str(arch).rpartition("/")[2]
-    if timm.is_model(name) and not PLAIN.fullmatch(name):
-        raise CheckpointError(
-            f"{path}: the weights of {name}, which timm has, and whose tensors do not show all of "
-            f"it; give --timm {name} --weights {path}"
-        )
 
 
 def normalisation(
