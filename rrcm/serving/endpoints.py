@@ -134,9 +134,7 @@ class Service:
     async def health(self) -> Health:
         """The numbers of requests that wait and that are computed."""
         return Health(
-            ready=self.inside < self.places,
-            waiting=self.waiting(),
-            computing=self.computing,
+            ready=self.inside < self.places, waiting=self.waiting(), computing=self.computing
         )
 
     async def model(self) -> dict[str, Any]:

@@ -309,10 +309,7 @@ def _moved(model: onnx.ModelProto, data: Path) -> bytes:
 
 
 def _converted(
-    model: onnx.ModelProto,
-    sigma: float,
-    precision: str,
-    calibration: Callable[[], Tensor] | None,
+    model: onnx.ModelProto, sigma: float, precision: str, calibration: Callable[[], Tensor] | None
 ) -> onnx.ModelProto:
     """``model`` with sigma as a constant and ``scores`` alone, in ``precision``.
 

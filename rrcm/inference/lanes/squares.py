@@ -70,10 +70,7 @@ def convolve(
     """The output of a trained `resnet9.Convolution`, in ``to`` if given, plus a ``residual``."""
     trained, code, across = part.conv, program.code, x.side // TILE
     sizes = Convolution(
-        outputs=trained.out_channels,
-        channels=trained.in_channels,
-        side=x.side,
-        pool=part.pool,
+        outputs=trained.out_channels, channels=trained.in_channels, side=x.side, pool=part.pool
     )
     y = program.buffer(x.number * bordered(sizes.pooled, sizes.outputs)) if to is None else to
     squares = x.number * across**2
