@@ -79,14 +79,8 @@ def opened(foreign: Foreign) -> Opened:
         interpolation=cfg["interpolation"],
         keep=True,
     )
-    return Opened(
-        network=network,
-        fit=fit,
-        mean=mean or _adapted(cfg["mean"], channels),
-        std=std or _adapted(cfg["std"], channels),
-        notes=tuple(notes),
-        natural=natural,
-    )
+    mean, std = mean or _adapted(cfg["mean"], channels), std or _adapted(cfg["std"], channels)
+    return Opened(network, fit, mean, std, tuple(notes), natural)
 
 
 def _build(
@@ -102,12 +96,8 @@ def _build(
     try:
         if state is None:
             return timm.create_model(name, pretrained=True, **shape)
-        for key, layer, axis in (
-            ("num_classes", config.classifier, 0),
-            ("in_chans", config.first_conv, 1),
-        ):
-            if width := _width(state, layer, axis):
-                shape[key] = width
+        shape["num_classes"] = _width(state, config.classifier, 0) or None
+        shape["in_chans"] = _width(state, config.first_conv, 1) or None
         network = timm.create_model(name, pretrained=False, **shape)
     except (OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
         hint = "give a file with --weights" if state is None else "is --size one that it takes?"
