@@ -77,6 +77,7 @@ def observed(network: nn.Module) -> Iterator[list[Layer]]:
         for name, module in network.named_modules()
         if isinstance(module, _BatchNorm)
         and module.running_mean is not None
+        and module.running_var is not None
         and not ((module.running_mean == 0).all() and (module.running_var == 1).all())
     ]
     handles = [layer.norm.register_forward_hook(layer) for layer in layers]
