@@ -4,12 +4,10 @@ A constant function, and a network that noise makes constant, have certificates 
 warnings are heuristics, not proofs.
 """
 
-import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from scipy import stats
 
 from rrcm.certification.votes.records import Header, Row
@@ -26,8 +24,9 @@ LEVEL = 0.01  # significance level of accuracy above chance
 class TrialAnswers:
     """A classifier's answers to N pictures: classes, and labels or UNKNOWN, each [N].
 
-    ``plain`` are the answers without noise, ``noisy`` those under it; ``brightest`` is the highest
-    pixel of all, where 1 is white. ``unlike`` is that of the backend, under noise.
+    ``plain`` are the answers without noise, empty if they are not known, ``noisy`` those under it;
+    ``brightest`` is the highest pixel of all, where 1 is white. ``unlike`` is that of the backend,
+    under noise.
     """
 
     labels: list[int]
@@ -58,68 +57,49 @@ def of_votes(
 ) -> list[str]:
     """`warnings` of votes, and of the answers ``plain`` without noise, if they are known."""
     labels, noisy = smoothed(rows)
-    tried = TrialAnswers(labels=[], plain=[], noisy=[], brightest=brightest, unlike=unlike)
-    if plain is not None:
-        tried = dataclasses.replace(tried, labels=labels, plain=plain, noisy=noisy)
-    return warnings(tried, labels, noisy, classes=header.classes, sigma=header.sigma)
+    tried = TrialAnswers(
+        labels=labels, plain=plain or [], noisy=noisy, brightest=brightest, unlike=unlike
+    )
+    return warnings(tried, classes=header.classes, sigma=header.sigma)
 
 
 def smoothed(rows: list[Row]) -> tuple[list[int], list[int]]:
-    """Labels of the sampled images, and their most frequent classes under noise."""
-    drawn = [row for row in rows if row.n0]
-    return [row.label for row in drawn], [_most_frequent(row.n0) for row in drawn]
+    """Labels of the sampled images, and their most frequent classes under noise.
 
-
-def _most_frequent(votes: dict[int, int]) -> int:
-    """The class with the most votes; ties go to the lowest class."""
-    return max(votes, key=lambda c: (votes[c], -c))
-
-
-def warnings(
-    tried: TrialAnswers | None,
-    labels: list[int],
-    answers: list[int],
-    *,
-    classes: list[str],
-    sigma: float,
-) -> list[str]:
-    """Warnings about a classifier, one line each, with what to check.
-
-    Args:
-        tried: Answers with and without noise, if known.
-        labels: Labels of the certified images, or UNKNOWN, [N].
-        answers: Their predicted classes under noise, [N].
-        classes: The names of all classes.
-        sigma: The noise level.
+    Ties go to the lowest class.
     """
+    drawn = [row for row in rows if row.n0]
+    most = [max(sorted(row.n0), key=row.n0.__getitem__) for row in drawn]
+    return [row.label for row in drawn], most
+
+
+def warnings(tried: TrialAnswers, *, classes: list[str], sigma: float) -> list[str]:
+    """Warnings about a classifier with these ``classes``, one line each, with what to check."""
     under = f"under noise of sigma = {sigma:g}"
     lines = []
-    if tried:
-        if tried.brightest < DARK:
-            lines.append(
-                f"no pixel is brighter than {tried.brightest:.3g}, where white is 1: scale the "
-                "pictures, if another value is their white"
-            )
-        if tried.unlike:
-            lines.append(
-                f"{tried.unlike}: other noise, pictures or normalisation, or another network, such "
-                "as one with other strides, pooling or activations, which files of tensors do not "
-                "show"
-            )
-        plain = _poor(tried.plain, tried.labels, classes, "without noise")
-        if plain:
-            lines.append(
-                f"{plain}: {_shift(tried)}check mean, std, size, channels, the order of the "
-                "classes, and that the network was trained"
-            )
-        elif changed := _changed(tried, under):
-            lines.append(
-                f"{changed}: the network seems not to have been trained for so much noise; a "
-                "certificate is about the answer under noise"
-            )
-        if plain and _poor(tried.noisy, tried.labels, classes, under):
-            return lines  # the noise is not the cause
-    if noisy := _poor(answers, labels, classes, under):
+    if tried.brightest < DARK:
+        lines.append(
+            f"no pixel is brighter than {tried.brightest:.3g}, where white is 1: scale the "
+            "pictures, if another value is their white"
+        )
+    if tried.unlike:
+        lines.append(
+            f"{tried.unlike}: other noise, pictures or normalisation, or another network, such as "
+            "one with other strides, pooling or activations, which files of tensors do not show"
+        )
+    plain = _poor(tried.plain, tried.labels, classes, "without noise")
+    if plain:
+        lines.append(
+            f"{plain}: {_shift(tried)}check mean, std, size, channels, the order of the classes, "
+            "and that the network was trained"
+        )
+    elif changed := _changed(tried, under):
+        lines.append(
+            f"{changed}: the network seems not to have been trained for so much noise; a "
+            "certificate is about the answer under noise"
+        )
+    noisy = _poor(tried.noisy, tried.labels, classes, under)
+    if noisy and not plain:  # else the noise is not the cause
         lines.append(
             f"{noisy}: check sigma, and that the network was trained for so much noise; where it "
             "hides the pictures, radii may be large, and mean nothing"
@@ -177,18 +157,16 @@ def _shift(tried: TrialAnswers) -> str:
 
 def _changed(tried: TrialAnswers, under: str) -> str:
     """How many answers change under noise, if most do; else empty."""
-    if len(tried.labels) < FEWEST:
+    if len(tried.plain) < FEWEST:
         return ""
-    if any(label != UNKNOWN for label in tried.labels):
+    if total := sum(label != UNKNOWN for label in tried.labels):
         plain, noisy = _right(tried.plain, tried.labels), _right(tried.noisy, tried.labels)
-        total = sum(label != UNKNOWN for label in tried.labels)
         lost = f"{plain} of {total} pictures are right without noise, and {noisy} {under}"
         return lost if noisy < plain / 2 else ""
-    changed = int(np.sum(np.array(tried.plain) != tried.noisy))
     total = len(tried.plain)
-    return (
-        f"{changed} of {total} pictures change their answer {under}" if changed > total / 2 else ""
-    )
+    changed = total - _right(tried.plain, tried.noisy)
+    lost = f"{changed} of {total} pictures change their answer {under}"
+    return lost if changed > total / 2 else ""
 
 
 def _right(answers: list[int], labels: list[int]) -> int:

@@ -13,11 +13,10 @@ CATS = [2] * 99
 RANDOM = np.random.default_rng(0).integers(0, 3, 99).tolist()
 
 
-def warned(labels=LABELS, *, plain=None, noisy=None, answers=None, sigma=0.5) -> list[str]:
+def warned(labels=LABELS, *, plain=LABELS, noisy=LABELS, classes=CLASSES) -> list[str]:
     """Warnings of answers that are right where nothing else is said."""
-    plain, noisy = plain or LABELS, noisy or LABELS
     tried = TrialAnswers(labels=labels, plain=plain, noisy=noisy)
-    return warnings(tried, labels, answers or noisy, classes=CLASSES, sigma=sigma)
+    return warnings(tried, classes=classes, sigma=0.5)
 
 
 def test_right_answers_are_plausible():
@@ -25,9 +24,7 @@ def test_right_answers_are_plausible():
 
     assert warned() == warned(plain=some_wrong, noisy=some_wrong) == warned(UNKNOWN) == []
     assert warned(CATS, plain=CATS, noisy=CATS) == []  # a folder of one class
-    few = TrialAnswers(labels=[-1] * 9, plain=[2] * 9, noisy=[1] * 9)
-    assert warnings(few, [-1] * 9, [1] * 9, classes=CLASSES, sigma=0.5) == []
-    assert warnings(None, [], [], classes=CLASSES, sigma=0.5) == []
+    assert warned([-1] * 9, plain=[2] * 9, noisy=[1] * 9) == warned([], plain=[], noisy=[]) == []
 
 
 def test_nearly_all_answers_in_one_class():
@@ -35,7 +32,7 @@ def test_nearly_all_answers_in_one_class():
 
     (known,) = warned(plain=cats, noisy=cats)
     (unknown,) = warned(UNKNOWN, plain=cats, noisy=CATS)
-    changed, noisy = warned(answers=cats, noisy=cats)
+    changed, noisy = warned(noisy=cats)
 
     asked = "97 of 99 pictures are answered 'cat'"
     assert known.startswith(f"{asked} without noise, though 66 are labelled otherwise: check mean")
@@ -59,9 +56,8 @@ def test_labels_that_count_from_another_number_are_named(shift: int):
     """As where the first of K + 1 outputs is a background class, which no label is."""
     labels = [2 + i % 3 for i in range(99)]
     plain = [label + (shift if i % 5 else 2 * shift) for i, label in enumerate(labels)]
-    tried = TrialAnswers(labels=labels, plain=plain, noisy=plain)
 
-    (found, *_) = warnings(tried, labels, plain, classes=[*"0123456"], sigma=0.5)
+    (found, *_) = warned(labels, plain=plain, noisy=plain, classes=[*"0123456"])
 
     assert f"no better than chance: 79 would be right with {shift:+d} added to each label" in found
     assert "would be right" not in "".join(warned(plain=RANDOM, noisy=RANDOM))
@@ -77,7 +73,7 @@ def test_chance_is_named_only_where_the_answers_say_so(classes: int):
             if right < 0.05 * total:
                 continue  # nearly all are one class, which is said instead
             names = [str(i) for i in range(classes)]
-            said = " ".join(warnings(None, labels, answers, classes=names, sigma=0.5))
+            said = " ".join(warned(labels, plain=[], noisy=answers, classes=names))
 
             if "no better than chance" in said:
                 assert right * classes <= total
@@ -105,7 +101,7 @@ def test_chance_is_exceeded_by_luck_one_time_in_a_hundred():
     rng = np.random.default_rng(0)
     named = 0
     for guesses in rng.integers(0, 3, (1000, 99)):
-        named += bool(warnings(None, LABELS, guesses.tolist(), classes=CLASSES, sigma=0.5))
+        named += bool(warned(plain=[], noisy=guesses.tolist()))
 
     assert 970 <= named <= 1000
 

@@ -187,8 +187,7 @@ def _prepare(request: Request, wanted: Header, opened: Opened) -> None:
     require_place(longest)
     tried = checks.examine(opened.smoothed.backend, opened.split, wanted)
     note(plausibility.fact(tried, sigma=wanted.sigma))
-    labels, noisy = tried.labels, tried.noisy
-    warn(plausibility.warnings(tried, labels, noisy, classes=wanted.classes, sigma=wanted.sigma))
+    warn(plausibility.warnings(tried, classes=wanted.classes, sigma=wanted.sigma))
 
 
 def header_of(request: Request, opened: Opened) -> Header:
