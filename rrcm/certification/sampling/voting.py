@@ -106,11 +106,8 @@ def counter(
     """
     device = backend.device
 
+    @in_memory(split, batch_size)
     def count(pieces: list[Piece]) -> list[np.ndarray]:
-        with in_memory(split, batch_size):
-            return counted(pieces)
-
-    def counted(pieces: list[Piece]) -> list[np.ndarray]:
         if device.type == "cpu" and torch.get_num_threads() != 1:
             torch.set_num_threads(1)  # of this thread; there is a worker for each core
         places = np.array([piece.job.row for piece in pieces])
