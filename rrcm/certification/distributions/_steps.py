@@ -27,7 +27,7 @@ def noisy(
     if draws.device.type == "cpu":
         from rrcm.certification.sampling import philox  # numba takes a while to import
 
-        words = philox.words(seed, images, draws, pixels, per_pixel=2)
+        words = philox.words(seed, images, draws, 2 * pixels, stream=streams.CERTIFY)
         counts = philox.counts(words, _guide(thresholds, sigma, max_value), pixels)
     else:
         counts = bucketized(below, seed, images, draws, pixels)

@@ -1,5 +1,6 @@
 """Counter-based normal numbers: by compiled kernels on a CPU and on a GPU, else by PyTorch."""
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -27,12 +28,12 @@ def normals(
     if draws.device.type == "cpu":
         from rrcm.certification.sampling import philox  # numba takes a while to import
 
-        return philox.normals(seed, images, draws, shape, stream=stream)
+        words = philox.words(seed, images, draws, math.prod(shape), stream=stream)
+        return philox.box_muller(words, shape)
     if draws.device.type != "cuda":
         return streams.gaussian(seed, images, draws, shape, stream=stream)
-    words = torch.tensor([seed & streams.MASK, seed >> 32]).to(draws.device)
-    size = torch.Size(shape).numel()
-    return _compiled()(tuple(words), images, draws, size, stream).view(-1, *shape)
+    key = torch.tensor([seed & streams.MASK, seed >> 32]).to(draws.device)
+    return _compiled()(tuple(key), images, draws, math.prod(shape), stream).view(-1, *shape)
 
 
 @cache

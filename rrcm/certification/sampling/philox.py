@@ -37,34 +37,15 @@ _LEADING = 14  # bits of u that index a table, which leaves a step or two to sea
 _SHIFT = _u64(BITS - _LEADING)
 
 
-def words(
-    seed: int,
-    images: Tensor,
-    draws: Tensor,
-    pixels: int,
-    *,
-    per_pixel: int,
-    stream: int = streams.CERTIFY,
-) -> np.ndarray:
-    """Philox words of each (image, draw) in a stream, uint32 [B, whole blocks of 4].
+def words(seed: int, images: Tensor, draws: Tensor, count: int, *, stream: int) -> np.ndarray:
+    """``count`` Philox words of each (image, draw) in a stream, uint32 [B, whole blocks of 4].
 
     A row starts with the words that `rrcm.noise.streams.gaussian` computes for it.
     """
-    out = np.empty((len(draws), -(-pixels * per_pixel // 4) * 4), dtype=np.uint32)
+    out = np.empty((len(draws), -(-count // 4) * 4), dtype=np.uint32)
     places = (np.ascontiguousarray(index.numpy()) for index in (images, draws))
     _philox(out, _u64(seed), *places, _u64(stream))
     return out
-
-
-def normals(
-    seed: int, images: Tensor, draws: Tensor, shape: tuple[int, ...], *, stream: int
-) -> Tensor:
-    """Standard normal numbers of each (image, draw), float32 [B, *shape].
-
-    Guarantee: the numbers of `rrcm.noise.streams.gaussian` in the same stream.
-    """
-    drawn = words(seed, images, draws, math.prod(shape), per_pixel=1, stream=stream)
-    return box_muller(drawn, shape)
 
 
 def box_muller(words: np.ndarray, shape: tuple[int, ...]) -> Tensor:
