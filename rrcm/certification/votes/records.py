@@ -228,19 +228,18 @@ def _packed(header: Header, rows: list[Row]) -> Iterator[str]:
         yield _line(value)
 
 
-def same(path: Path, existing: Header, wanted: Header, *, but: tuple[str, ...] = ()) -> None:
-    """Refuse votes in ``path`` whose header differs from ``wanted`` in a field other than ``but``.
+def same(path: Path, existing: Header, wanted: Header) -> None:
+    """Refuse votes in ``path`` whose header differs from ``wanted``.
 
     Raises:
         VotesError: Names the first field that differs.
     """
     for name in existing.differing(wanted):
-        if name not in but:
-            raise VotesError(
-                f"{path}: holds votes of another classifier or setting: {name} was "
-                f"{getattr(existing, name)!r:.199}, is {getattr(wanted, name)!r:.199}; move the "
-                "file away to sample again"
-            )
+        raise VotesError(
+            f"{path}: holds votes of another classifier or setting: {name} was "
+            f"{getattr(existing, name)!r:.199}, is {getattr(wanted, name)!r:.199}; move the file "
+            "away to sample again"
+        )
 
 
 def encode(value: Header | Row) -> str:
