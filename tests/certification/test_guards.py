@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from rrcm.certification import checks
 from rrcm.certification.distributions import gaussian
 from rrcm.certification.plausibility import TrialAnswers
-from rrcm.certification.sampling import voting
+from rrcm.certification.sampling import drawing, voting
 from rrcm.core.errors import BackendError
 from rrcm.data.splits.shards import Split
 
@@ -140,11 +140,11 @@ def test_a_batch_is_invariant_if_rows_do_not_depend_on_each_other(size):
     """Bit for bit, so that votes do not depend on how they are drawn."""
     x = torch.from_numpy(images(size, max_value=255).pixels())
 
-    assert voting.is_batch_invariant(Linear(W, np.zeros(3)), x)
+    assert drawing.is_batch_invariant(Linear(W, np.zeros(3)), x)
     for name in ("the next row", "its place", "the first row"):
-        assert not voting.is_batch_invariant(Odd(MATES[name]), x), name
+        assert not drawing.is_batch_invariant(Odd(MATES[name]), x), name
     last = torch.tensor([1.0] * (size - 1) + [1 + 1e-6])[:, None]  # the tail of a batch
-    assert not voting.is_batch_invariant(Odd(lambda s, x: s * last), x)
+    assert not drawing.is_batch_invariant(Odd(lambda s, x: s * last), x)
 
 
 # What is let pass.

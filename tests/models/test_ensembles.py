@@ -16,7 +16,7 @@ from torch import nn
 from workspace import MORE, RUN, Workspace
 
 from pipeline.project import runs
-from rrcm.certification.sampling import voting
+from rrcm.certification.sampling import drawing
 from rrcm.config import params as parameters
 from rrcm.config.certification import Ensemble
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError
@@ -201,7 +201,7 @@ def test_the_file_is_the_expression_and_votes_row_by_row_in_any_precision(tmp_pa
 
     assert (record["argmax_agreement"], record["undecided"]) == (1, 0)
     torch.testing.assert_close(found["fp32"].scores(x), network(x, torch.tensor(SIGMA)))
-    assert all(voting.is_batch_invariant(one, x) for one in found.values())
+    assert all(drawing.is_batch_invariant(one, x) for one in found.values())
 
 
 # In params.yaml.

@@ -28,7 +28,7 @@ from sampling_runs import SIX, sampled
 from torch import nn
 from torch.nn import functional as F
 
-from rrcm.certification.sampling import voting
+from rrcm.certification.sampling import drawing
 from rrcm.config.certification import Ensemble, Local, Purified
 from rrcm.core import registry
 from rrcm.core.errors import BackendError, CheckpointError, ConfigError
@@ -361,7 +361,7 @@ def test_the_file_is_the_function(tmp_path, votes, fixed, side, schedule):
     assert record["max_abs_difference"] < 1e-4
     assert ours.normals == network.normals == (() if fixed else (votes * (votes + 1), 1, 12, 12))
     torch.testing.assert_close(ours.scores(*given), expected, rtol=0, atol=1e-4)
-    assert voting.is_batch_invariant(ours, x)
+    assert drawing.is_batch_invariant(ours, x)
     half = function("fp16").scores(*given)
     assert (half.argmax(1) == expected.argmax(1)).float().mean() > 0.8
     if not fixed:

@@ -12,7 +12,7 @@ from helpers import MINI, PRETRAIN, equal
 from networks import COLOUR, IMAGENET, ODD, RESNET
 from torch import nn
 
-from rrcm.certification.sampling import voting
+from rrcm.certification.sampling import drawing
 from rrcm.config import sections
 from rrcm.core.errors import ConfigError
 from rrcm.models.folding.resnet import fold
@@ -186,4 +186,4 @@ def test_it_is_exported_for_any_batch_and_is_batch_invariant(tmp_path):
     for rows in (1, 5):
         x = pixels(rows)
         torch.testing.assert_close(exported.scores(x), network(x, SIGMA), rtol=1e-4, atol=1e-5)
-    assert voting.is_batch_invariant(exported, pixels(32))
+    assert drawing.is_batch_invariant(exported, pixels(32))

@@ -182,15 +182,3 @@ def _rows(pieces: list[Piece], batch_size: int) -> np.ndarray:
 def _on(device: torch.device, array: np.ndarray) -> Tensor:
     tensor = torch.from_numpy(array)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
-
-
-def is_batch_invariant(backend: Backend, x: Tensor) -> bool:
-    """Whether a row's scores have the same bits at another place of a batch, among other rows."""
-    half = torch.arange(len(x)).flip(0) // 2  # rows of the first half, each twice, at other places
-    with torch.inference_mode():
-        x, z = x.to(backend.device), trial_normals(backend, len(x))
-        scores = backend.scores(x, z)
-        return all(
-            torch.equal(scores[rows], backend.scores(x[rows], None if z is None else z[rows]))
-            for rows in (half, len(x) - 1 - half)
-        )
