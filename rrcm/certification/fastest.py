@@ -137,43 +137,31 @@ def _opened(
 
 def _measured(opened: dict[Way, Backend], split: Split, batch_size: int | None) -> list[Candidate]:
     """Return the rate of each backend with each batch size."""
-    threads, workers = torch.get_num_threads(), drawing.workers()
-    best: dict[tuple[str, Precision, int], Candidate] = {}
-    try:
-        for _, (name, precision) in itertools.product(range(TURNS), opened):
-            backend = opened[name, precision]
-            for size, rate in _rates(backend, split, batch_size, workers=workers).items():
-                way = Candidate(
-                    backend=name, precision=precision, batch_size=size, per_s=round(rate, 1)
-                )
-                key = (name, precision, size)
-                best[key] = max(way, best.get(key, way), key=lambda one: one.per_s)
-    finally:
-        torch.set_num_threads(threads)  # backends on the CPU leave it at one
-    return [*best.values()]
+    best: dict[tuple[str, Precision, int], float] = {}
+    with voting.threads_restored():
+        for _, (way, backend) in itertools.product(range(TURNS), opened.items()):
+            for size, rate in _rates(backend, split, batch_size).items():
+                best[*way, size] = max(round(rate, 1), best.get((*way, size), 0.0))
+    return [
+        Candidate(backend=name, precision=precision, batch_size=size, per_s=rate)
+        for (name, precision, size), rate in best.items()
+    ]
 
 
-def _rates(
-    backend: Backend, split: Split, batch_size: int | None, *, workers: int
-) -> dict[int, float]:
+def _rates(backend: Backend, split: Split, batch_size: int | None) -> dict[int, float]:
     """Return the noisy images a second by batch size."""
-    rows = batch_size or ROWS
+    rows, workers = batch_size or ROWS, drawing.workers()
     sizes: Sequence[int] = (batch_size,) if batch_size else BATCHES["cpu"]
-    seconds = _call(backend, split, rows)
+    x, z = voting.batch(split, rows).to(backend.device), trial_normals(backend, rows)
+    for _ in range(2):  # on one thread; the first call may compile
+        began = time.perf_counter()
+        backend.scores(x, z).sum().item()
+        seconds = time.perf_counter() - began
     if seconds > ENOUGH:
         return {rows: rows * workers / seconds}
     if seconds > LONG:
         sizes = sizes[:1]
     return {size: engine_rate(backend, split, size, workers, SECONDS) for size in sizes}
-
-
-def _call(backend: Backend, split: Split, rows: int) -> float:
-    """Return the seconds of a second call on one thread; the first one may compile."""
-    x, z = voting.batch(split, rows).to(backend.device), trial_normals(backend, rows)
-    backend.scores(x, z).sum().item()
-    began = time.perf_counter()
-    backend.scores(x, z).sum().item()
-    return time.perf_counter() - began
 
 
 def random_images(shape: tuple[int, int, int]) -> Split:

@@ -19,11 +19,12 @@ from rrcm.certification import certify, checks, clean, plausibility
 from rrcm.certification.answers import Answer, Answers
 from rrcm.certification.attacking import judging, search
 from rrcm.certification.attacking.candidates import pools
-from rrcm.certification.attacking.expected import Expected, threads_restored
+from rrcm.certification.attacking.expected import Expected
 from rrcm.certification.attacking.search import Search
 from rrcm.certification.sampling import drawing, replay, store
 from rrcm.certification.sampling.journal import InMemoryJournal, Journal
 from rrcm.certification.sampling.sampler import VoteSampler, Watch
+from rrcm.certification.sampling.voting import threads_restored
 from rrcm.certification.votes import reach, records
 from rrcm.certification.votes.records import Header, Row
 from rrcm.config.certification import Sampling, noise_level

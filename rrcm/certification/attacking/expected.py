@@ -1,13 +1,12 @@
 """A smoothed classifier as the model that libraries of attacks take."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rrcm.certification.sampling.voting import threads_restored
 from rrcm.core.errors import BackendError
 from rrcm.core.labels import named
 from rrcm.inference.backend import Backend
@@ -79,17 +78,3 @@ def plain(backend: Backend, x: Tensor) -> Tensor:
     rows = torch.arange(len(x) + -len(x) % size if size else len(x)) % len(x)
     parts = x.detach()[rows].split(size or len(x))
     return torch.cat([backend.scores(part) for part in parts])[: len(x)].clone()
-
-
-@contextmanager
-def threads_restored() -> Iterator[None]:
-    """Give the caller's PyTorch its threads back: votes are computed on one thread each.
-
-    Not for `answer`: other requests of a server may be at work, and another number of threads would
-    round their scores differently.
-    """
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

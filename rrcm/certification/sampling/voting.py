@@ -152,6 +152,20 @@ def in_memory(split: Split, rows: int) -> Iterator[None]:
         ) from None
 
 
+@contextmanager
+def threads_restored() -> Iterator[None]:
+    """Give the caller's PyTorch its threads back: votes are computed on one thread each.
+
+    Not for `answer`: other requests of a server may be at work, and another number of threads would
+    round their scores differently.
+    """
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def taking_turns(counters: Sequence[CountPieces], *, workers: int) -> CountPieces:
     """One function of those of several devices, to each of which it hands ``workers`` calls."""
     free: queue.SimpleQueue[CountPieces] = queue.SimpleQueue()
