@@ -84,10 +84,18 @@ class Answers(Sequence[Answer]):
 
     @cached_property
     def _answers(self) -> list[Answer]:
-        lines, rule = self._table.to_dict("records"), self.header.rule().describe()
+        header, rule = self.header, self.header.rule().describe()
         return [
-            _answer(self.header, row, line, rule)
-            for row, line in zip(self.rows, lines, strict=True)
+            Answer(
+                **{name: line[name] for name in ("radius", "p_A", "n_A", "n", "stop", "idx")},
+                label=line["predict"],
+                name="" if line["predict"] == ABSTAIN else header.classes[line["predict"]],
+                draws=line["n"] + sum(row.n0.values()),
+                rule=f"{header.stop}: {rule}",
+                alpha=header.alpha,
+                seed=header.seed,
+            )
+            for row, line in zip(self.rows, self._table.to_dict("records"), strict=True)
         ]
 
     @overload
@@ -95,7 +103,6 @@ class Answers(Sequence[Answer]):
     @overload
     def __getitem__(self, place: slice) -> "Answers": ...
     def __getitem__(self, place: int | slice) -> "Answer | Answers":
-        """The answer for the image at ``place``, or those of a slice."""
         if not isinstance(place, slice):
             return self._answers[place]
         return replace(
@@ -107,11 +114,9 @@ class Answers(Sequence[Answer]):
         )
 
     def __len__(self) -> int:
-        """The number of images."""
         return len(self.rows)
 
     def __repr__(self) -> str:
-        """A line about all of them."""
         given = sum(not answer.abstained for answer in self)
         return (
             f"{len(self)} answers at sigma = {self.header.sigma:g}, alpha = {self.header.alpha}: "
@@ -131,17 +136,3 @@ class Answers(Sequence[Answer]):
         if top:
             return _top.table(self.header, self.rows, k=top, alpha=self.header.alpha)
         return self._table.assign(name=[answer.name for answer in self], **self.further)
-
-
-def _answer(header: Header, row: Row, line: dict[Any, Any], rule: str) -> Answer:
-    """The answer of a ``line`` of the table; ``rule`` describes the stopping rule."""
-    same = {name: line[name] for name in ("radius", "p_A", "n_A", "n", "stop", "idx")}
-    return Answer(
-        **same,
-        label=line["predict"],
-        name="" if line["predict"] == ABSTAIN else header.classes[line["predict"]],
-        draws=line["n"] + sum(row.n0.values()),
-        rule=f"{header.stop}: {rule}",
-        alpha=header.alpha,
-        seed=header.seed,
-    )

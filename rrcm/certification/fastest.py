@@ -54,7 +54,6 @@ class Candidate:
     per_s: float
 
     def __str__(self) -> str:
-        """Such as ``torch fp32, batch 64: 1,234``."""
         return f"{self.backend} {self.precision}, batch {self.batch_size}: {self.per_s:,.0f}"
 
 

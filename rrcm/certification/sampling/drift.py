@@ -65,7 +65,6 @@ class AloneCheck:
     """
 
     def __init__(self, backend: Backend) -> None:
-        """Begin the time."""
         self.backend, self.began = backend, time.perf_counter()
         self.asked, self.seconds = 0, 0.0
 

@@ -21,7 +21,6 @@ class InMemoryJournal:
     """Votes during sampling, kept in memory alone."""
 
     def __init__(self) -> None:
-        """Start without images."""
         self.rows: dict[int, Row] = {}
 
     def append(self, row: Row) -> None:
@@ -56,7 +55,6 @@ class Journal(InMemoryJournal):
             self.file.write(encode(header))
 
     def __enter__(self) -> "Journal":
-        """Enter a context that closes the file."""
         return self
 
     def append(self, row: Row) -> None:
@@ -81,7 +79,6 @@ class Journal(InMemoryJournal):
                 self.append(row)
 
     def __exit__(self, *error: object) -> None:
-        """Sync and close."""
         try:
             with naming(self.path):
                 self.file.flush()

@@ -48,7 +48,6 @@ class Rule(OfTable):
     pace: Pace
 
     def __init__(self, cfg: Table, *, n: int, claim: Claim) -> None:
-        """For at most ``n`` draws; the radius of ``claim`` must follow from one probability."""
         name = type(self).__module__.rpartition(".")[2]
         if claim.certificate.READS != {"hits"} or hasattr(claim.certificate, "NORM"):
             other = claim.certificate.__name__.rpartition(".")[2]

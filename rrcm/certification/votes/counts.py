@@ -86,7 +86,6 @@ class Rule(Protocol):
     packed: bool = False  # it looks hundreds of times: files have its votes in the packed format
 
     def __init__(self, cfg: Any, *, n: int, claim: "Claim") -> None:
-        """For at most ``n`` draws."""
         self.cfg, self.looks, self.claim = cfg, look_schedule(n), claim
 
     def __hash__(self) -> int:
