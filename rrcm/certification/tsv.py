@@ -42,7 +42,7 @@ def parsed(raw: bytes, path: Path) -> pd.DataFrame:
     lines = _lines(raw, path)
     between = separator(lines[0])
     first = cells(lines[0], between)
-    header = None if _is_number(first[0]) else tuple(first)
+    header = None if _NUMBER.fullmatch(first[0]) else tuple(first)
     names = header or (COLUMNS if len(first) == len(COLUMNS) else COLUMNS[1:])
     norm = None if "radius" in names else next(filter(None, map(_NORM.fullmatch, names)), None)
     if norm:
@@ -123,7 +123,7 @@ def _value(cell: str, name: str, *, where: str) -> int | float | str:
         if cell.isprintable():
             return cell
     elif name == "radius":
-        if _is_number(cell) or _NONE.fullmatch(cell):
+        if _NUMBER.fullmatch(cell) or _NONE.fullmatch(cell):
             return float(cell)
     elif _WHOLE.fullmatch(whole := _POINT.sub("", cell)):
         return int(whole)
@@ -132,7 +132,3 @@ def _value(cell: str, name: str, *, where: str) -> int | float | str:
     wanted = {"time": "text", "radius": "a number"}.get(name, "a whole number")
     shown = cell if len(cell) <= 30 else f"{cell[:30]}…"
     raise DataError(f"{where}: {name} is {shown!r}, expected {wanted}")
-
-
-def _is_number(cell: str) -> bool:
-    return bool(_NUMBER.fullmatch(cell))
