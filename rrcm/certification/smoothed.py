@@ -423,10 +423,8 @@ class Smoothed(Certifier):
             return Answers(header, rows, pictures=pictures)
         require(workers > 0, f"workers: must be positive, got {workers}")
         backends = [self.backend.on(device) for device in devices] or [self.backend]
-        journal = None if path is None else _journal(path)
-        with (
-            nullcontext(InMemoryJournal()) if journal is None else Journal(journal, header) as kept
-        ):
+        memory = nullcontext(InMemoryJournal())
+        with memory if path is None else Journal(_journal(path), header) as kept:
             sampler = VoteSampler(
                 split, header, kept, workers=workers, budget_start=budget_start, watch=watch
             )
@@ -436,9 +434,9 @@ class Smoothed(Certifier):
             else:
                 deque(states, maxlen=0)
         rows = sampler.rows()
-        if path is not None and journal is not None:
+        if path is not None:
             records.write(path, header, rows)
-            journal.unlink()
+            _journal(path).unlink()
         return Answers(header, rows, pictures=pictures)
 
 
