@@ -25,14 +25,7 @@ def certify(votes: ImageVotes, rule: Rule, *, sigma: float, alpha: float) -> Cer
     votes. So this bound is at least that of B's own votes, which exceeds p_B, and with it the
     probability of every other class, with probability ``1 - alpha / 2``.
 
-    Args:
-        votes: ``selection`` chooses the class; it must be independent of ``counts``.
-        rule: The stopping rule of the votes, which bounds both probabilities.
-        sigma: Noise level of both rounds, in the units the radius is wanted in (pixels in [0, 1]).
-        alpha: Failure probability of both bounds together.
-
-    Raises:
-        CertificateError: sigma <= 0.
+    Arguments and errors are those of `cohen.certify`; ``alpha`` is that of both bounds together.
     """
     not_A = rule.complement(votes.history(votes.c_A), alpha / 2)
     p_B = at_most(rule, votes, votes.runner_up, alpha / 2)

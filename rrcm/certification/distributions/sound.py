@@ -30,13 +30,7 @@ def noisy(
     same bits on every device, because all arithmetic up to one IEEE 754 division is exact. A pixel
     depends on k and i through their sum only. Equation numbers are those of docs/theory.md.
 
-    Args:
-        x: Pixels k / max_value with k in 0 .. max_value, float32 [B, C, H, W].
-        sigma: Noise level on such pixels.
-        seed: 0 <= seed < 2^64.
-        images: Image indices below 2^32, int64 [B].
-        draws: Draw indices below 2^32, int64 [B].
-        max_value: Pixel value that became 1.0: 255 for images of 8 bits.
+    Arguments are those of `gaussian.noisy`, with k in 0 .. max_value, 255 for images of 8 bits.
 
     Raises:
         DataError: A pixel of ``x`` is not on the grid, or the grid is too fine for sigma.

@@ -64,8 +64,7 @@ def box_muller(words: np.ndarray, shape: tuple[int, ...]) -> Tensor:
 def guide(thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Search table of `counts`: ``thresholds``, and how many are passed by the leading bits of u.
 
-    Args:
-        thresholds: Ascending, 0 < threshold < 2^63, int64.
+    They are ascending, 0 < threshold < 2^63, int64.
     """
     starts = np.arange(1 << _LEADING) << (BITS - _LEADING)
     passed = np.searchsorted(thresholds, starts, side="right").astype(np.int32)
@@ -73,12 +72,9 @@ def guide(thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def counts(words: np.ndarray, guide: tuple[np.ndarray, np.ndarray], pixels: int) -> Tensor:
-    """Number of thresholds at most u, float32 [B, pixels].
+    """Number of thresholds of a `guide` at most u, float32 [B, pixels].
 
-    Args:
-        words: uint32 [B, 2 * pixels or more]; a pair makes u, ``first << 31 | second >> 1``.
-        guide: From `guide`.
-        pixels: Columns of the answer.
+    A pair of ``words``, uint32 [B, 2 * pixels or more], makes u, ``first << 31 | second >> 1``.
     """
     out = np.empty((len(words), pixels), dtype=np.float32)
     _counts(out, words, *guide)

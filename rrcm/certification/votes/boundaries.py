@@ -135,17 +135,11 @@ def _levels(
 def boundaries(
     looks: tuple[int, ...], qs: tuple[float, ...], alpha: float, pace: Pace
 ) -> np.ndarray:
-    """The most misses [Q, L] at each look that certify 1 - p <= q; -1 where none do.
+    """The most misses [Q, L] at each look that certify 1 - p <= q, descending; -1 where none do.
 
     Guarantee: for each q, if the true 1 - p is q or more, the probability that any look has so few
     misses is at most ``alpha``. Non-increasing along Q, so that what certifies one q also certifies
     all larger ones.
-
-    Args:
-        looks: Numbers of draws.
-        qs: Descending.
-        alpha: Failure probability.
-        pace: How fast it is spent.
     """
     rows = [_most_misses(looks, q, alpha, pace) for q in qs]
     most = np.array(rows, dtype=np.int64).reshape(len(qs), len(looks))
