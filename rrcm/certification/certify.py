@@ -3,9 +3,7 @@
 import dataclasses
 import io
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -56,6 +54,7 @@ def certify(
     written radius never exceeds the certified one.
     """
     rule, level = require(header, certificates=certificates, alpha=alpha)
+    norm = getattr(registry.load("certificates", certificates[0]), "NORM", "l2")
     table = []
     for row in rows:
         answers = {
@@ -66,7 +65,6 @@ def certify(
         line = line_of(row, got)
         for name, other in others:
             line |= {f"predict_{name}": other.label, f"radius_{name}": floor(other.radius)}
-        norm = getattr(_component(certificates[0]), "NORM", "l2")
         line |= {"split": header.split} if header.split else {}
         table.append(line | ({"norm": norm} if norm != "l2" else {}))
     return pd.DataFrame(table, columns=[*table[0]] if table else [*COLUMNS])
@@ -98,13 +96,13 @@ def require(
     rule, level = header.rule(), header.alpha_left(header.alpha if alpha is None else alpha)
     for name in certificates:
         require_law(name, header.noise)
-        require_enough(_component(name), rule, alpha=level)
+        require_enough(registry.load("certificates", name), rule, alpha=level)
     return rule, level
 
 
 def certified(row: Row, header: Header, rule: Rule, *, certificate: str, alpha: float) -> Certified:
     """One certificate of one image; abstention if the second round has no draws, or no class."""
-    component = _component(certificate)
+    component = registry.load("certificates", certificate)
     votes = row.votes(len(header.classes))
     if not votes.draws:
         return NOTHING
@@ -112,11 +110,6 @@ def certified(row: Row, header: Header, rule: Rule, *, certificate: str, alpha: 
     if header.classes[votes.c_A] == NO_CLASS:
         return dataclasses.replace(got, label=ABSTAIN, radius=0.0)
     return got
-
-
-@cache
-def _component(certificate: str) -> ModuleType:
-    return registry.load("certificates", certificate)  # cached, as it lists the folder every time
 
 
 def floor(x: float, digits: int = DIGITS) -> float:

@@ -122,10 +122,9 @@ def require_any_look(stop: str, *, key: str) -> None:
     Raises:
         ConfigError: It certifies at its end only; ``key`` is what cuts it short.
     """
-    registry.require("stopping", stop)
-    names = registry.names("stopping")
-    able = [name for name in names if not registry.load("stopping", name).Rule.fixed]
-    if stop not in able:
+    if registry.load("stopping", stop).Rule.fixed:
+        names = registry.names("stopping")
+        able = [name for name in names if not registry.load("stopping", name).Rule.fixed]
         raise ConfigError(
             f"{key}: rule {stop!r} certifies nothing before its end; use one of {listed(able)}"
         )
