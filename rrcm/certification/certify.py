@@ -198,10 +198,8 @@ def require_valid(table: pd.DataFrame, path: Path, *, first: int) -> None:
     label, if that is known; what an attack found is a class, not the label, at a distance; and all
     images are of one split, all radii of one norm and one k of top-k.
 
-    Args:
-        table: At least the columns ``idx, label, predict, radius, correct``.
-        path: The file, for the message.
-        first: The line of the first row.
+    A ``table`` has at least the columns ``idx, label, predict, radius, correct``; the message has
+    the file, and the line, which is ``first`` for the first row.
 
     Raises:
         DataError: The table is not valid; names the line and column.

@@ -27,7 +27,7 @@ def named(header: Header) -> Header:
 
 def shown(header: Header) -> list[float]:
     """The radii of a table: those that the rule decides, or `usual`."""
-    return sorted(named(header).stopping.get("radii") or usual(header))
+    return sorted(header.stopping.get("radii") or usual(header))
 
 
 def usual(header: Header) -> list[float]:

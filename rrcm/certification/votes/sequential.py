@@ -163,15 +163,12 @@ def best_case(votes: ImageVotes, end: int, *, beta: float, runner_up: bool) -> I
 def is_futile(votes: ImageVotes, rule: Rule, radius: float, *, beta: float) -> bool:
     """Whether no later look can plausibly certify ``radius``.
 
+    It is in pixels, and not certified by the ``votes`` so far; 0 stands for any answer. ``beta`` is
+    the probability with which an image that n draws would certify may be given up here.
+
     Looks before n are examined too, so that a rule with fewer draws gives up no later than ``rule``
     does: votes of n draws can then be truncated to those of fewer
     (rrcm/certification/truncation.py).
-
-    Args:
-        votes: The votes so far.
-        rule: The stopping rule, with the certificate, alpha and sigma that it serves.
-        radius: In pixels, not certified by the votes so far; 0 stands for any answer.
-        beta: Probability with which an image that n draws would certify may be given up here.
     """
     claim, now = rule.claim, votes.draws[-1]
     later = [end for end in reversed(rule.looks) if end >= now]
