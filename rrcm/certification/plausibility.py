@@ -115,23 +115,22 @@ def _poor(answers: list[int], labels: list[int], classes: list[str], when: str) 
     known = [label for label in labels if label != UNKNOWN]
     others = sum(label != most for label in known)
     if len(answers) >= FEWEST and count >= NEARLY * len(answers):
+        said = f"{count} of {len(answers)} pictures are answered {classes[most]!r} {when}"
         if not known:
-            return f"{count} of {len(answers)} pictures are answered {classes[most]!r} {when}"
+            return said
         if others > 2 * (1 - NEARLY) * len(known):
-            return (
-                f"{count} of {len(answers)} pictures are answered {classes[most]!r} {when}, though "
-                f"{others} are labelled otherwise"
-            )
+            return f"{said}, though {others} are labelled otherwise"
     total, right, chance = len(known), _right(answers, labels), 1 / len(classes)
     few = chance**total > LEVEL  # too few for significance
     if few or stats.binom.sf(right - 1, total, chance) <= LEVEL:
         return ""
+    said = f"{right} of {total} pictures are right {when}"
     if right <= chance * total:
-        return f"{right} of {total} pictures are right {when}, no better than chance"
+        return f"{said}, no better than chance"
     halfway = (1 + chance) / 2  # where luck is not ruled out, few right answers are no evidence
     if stats.binom.cdf(right, total, halfway) > LEVEL:
         return ""
-    return f"{right} of {total} pictures are right {when}, hardly better than chance"
+    return f"{said}, hardly better than chance"
 
 
 def shift(answers: Sequence[int], labels: Sequence[int]) -> tuple[int, int]:

@@ -33,15 +33,11 @@ class Config:
 class Rule(counts.Rule):
     """Compares the certified radius with the largest that n draws may plausibly certify."""
 
-    @property
-    def pixels(self) -> float:
-        """The tolerance."""
-        return float(self.cfg.tolerance * self.claim.sigma)
-
     def stop(self, votes: ImageVotes) -> str | None:
         """``certified`` if the radius can hardly grow further, ``futile`` if there is none."""
         now = self.claim.radius(votes, self)
-        wanted = now + self.pixels - MARGIN if now > 0 else 0.0
+        tolerance = self.cfg.tolerance * self.claim.sigma
+        wanted = now + tolerance - MARGIN if now > 0 else 0.0
         if not is_futile(votes, self, wanted, beta=self.cfg.beta):
             return None
         return "certified" if now > 0 else "futile"
@@ -57,6 +53,6 @@ class Rule(counts.Rule):
     def describe(self) -> str:
         """A sentence for reports."""
         return (
-            f"until {self.looks[-1]:,} draws would add less than {self.pixels:g} to a radius "
-            f"({self.cfg.tolerance:g} sigma)"
+            f"until {self.looks[-1]:,} draws would add less than "
+            f"{self.cfg.tolerance * self.claim.sigma:g} to a radius ({self.cfg.tolerance:g} sigma)"
         )
