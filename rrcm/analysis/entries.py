@@ -59,11 +59,6 @@ class Entry:
         return str(self.table["split"].iloc[0]) if "split" in self.table and len(self.table) else ""
 
     @property
-    def at_larger_alpha(self) -> bool:
-        """Whether ``table`` is at a larger failure probability than was asked of its votes."""
-        return bool(self.votes and self.alpha and self.alpha > self.votes[0].alpha * (1 + 1e-9))
-
-    @property
     def cut_short(self) -> bool:
         """Whether ACR is a lower bound of that of n draws of each image, judged at the full alpha.
 
@@ -116,11 +111,6 @@ class Entry:
     def labelled(self) -> bool:
         """Whether any label is known."""
         return bool((self.table["label"] != UNKNOWN).any())
-
-    @property
-    def partly_labelled(self) -> bool:
-        """Whether some labels are known and others are not: the latter images are not `judged`."""
-        return len(self.judged) < len(self.table)
 
     @property
     def judged(self) -> pd.DataFrame:
@@ -323,7 +313,8 @@ def label(entry: Entry, found: list[Entry]) -> str:
     short = _short(entry, found)
     twins = [e for e in found if (e.sigma, _short(e, found)) == (entry.sigma, short)]
     name = short if len(twins) == 1 else f"{short} ({entry.name})"
-    asked = f", votes {entry.votes[0].alpha:g}" if entry.at_larger_alpha and entry.votes else ""
+    own = entry.votes[0].alpha if entry.votes else math.inf
+    asked = f", votes {own:g}" if (entry.alpha or 0) > own * (1 + 1e-9) else ""
     if asked or len({e.alpha for e in found}) > 1:
         level = "unknown" if entry.alpha is None else f"= {entry.alpha:g}"
         name = f"{name} (α {level}{asked})"

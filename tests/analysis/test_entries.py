@@ -43,9 +43,9 @@ def test_an_image_without_a_label_is_neither_right_nor_wrong_beside_labelled_one
 
     shown = tables.text([partly], radii=[0.3], confidence=0.95)
 
-    assert partly.judged["idx"].tolist() == [0, 1] and partly.partly_labelled
+    assert partly.judged["idx"].tolist() == [0, 1]
     entries.require_alike([partly, PLAIN])
-    assert not PLAIN.partly_labelled and "labelled" not in tables.title([PLAIN], confidence=0.95)
+    assert "labelled" not in tables.title([PLAIN], confidence=0.95)
     assert "accuracy of the labelled images (2 of 4), %" in shown and "50.0 [" in shown
     assert report.metrics([partly], radii=[0.3])["a"] == {"acr": 0.25, "abstain": 0.5, "r030": 0.5}
     assert tables.accuracy([partly], radii=[0.3], confidence=0.95)["images"].tolist() == [2]

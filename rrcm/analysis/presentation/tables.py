@@ -85,7 +85,8 @@ def title(found: list[Entry], *, confidence: float) -> str:
     of = entries.split(found)
     if shares := {e.votes[0].shard for e in found if e.votes} - {pairing.WHOLE}:
         of += f", share {', '.join(sorted(shares))} of the images alone"
-    if partly := {f"{len(e.judged):,} of {len(e.table):,}" for e in found if e.partly_labelled}:
+    sizes = {(len(entry.judged), len(entry.table)) for entry in found}
+    if partly := {f"{some:,} of {all_:,}" for some, all_ in sizes if some < all_}:
         of += f" of the labelled images ({', '.join(sorted(partly))})"
     return f"{what}{of}, % [{percent_of(confidence)} Wilson interval]"
 
