@@ -23,7 +23,8 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path, help="votes: Gaussian, uniform, Gaussian, …")
     files = parser.parse_args().files
     for first, second in zip(files[::2], files[1::2], strict=True):
-        a = replace(entries.from_votes(first.stem, *records.read(first)), norm="l1")
+        a = entries.from_votes(first.stem, *records.read(first))
+        a = replace(a, table=a.table.assign(norm="l1"))
         b = entries.from_votes(second.stem, *records.read(second), certificates=["uniform"])
         if not pairing.same_images(a, b):
             raise DataError(f"{first} and {second} are not of the same images")

@@ -30,7 +30,7 @@ class Entry:
     made ``table``. ``settings`` are the settings of the training in params.yaml without seeds and
     names, dotted key -> value; empty for a classifier from elsewhere. ``stale`` has the reasons why
     params.yaml no longer describes the entry; tables and figures then mark it. ``relabelled``: its
-    labels are not those of the pictures when they were certified. ``norm`` is that of the radii.
+    labels are not those of the pictures when they were certified.
     """
 
     name: str
@@ -46,7 +46,12 @@ class Entry:
     settings: dict[str, Any] = field(default_factory=dict)
     stale: tuple[str, ...] = ()
     relabelled: bool = False
-    norm: str = "l2"
+
+    @property
+    def norm(self) -> str:
+        """The norm of the radii, as ``table`` says."""
+        table = self.table
+        return str(table["norm"].iloc[0] if "norm" in table else table.attrs.get("norm", "l2"))
 
     @property
     def top(self) -> int:
@@ -160,13 +165,7 @@ def from_votes(
         alpha=level,
         votes=(header, rows),
         certificate=f"top {top}" if top else certificates[0],
-        norm=norm(table),
     )
-
-
-def norm(table: pd.DataFrame) -> str:
-    """The norm of the radii of a table of any origin, as they say."""
-    return str(table["norm"].iloc[0] if "norm" in table else table.attrs.get("norm", "l2"))
 
 
 def entries(
@@ -193,7 +192,6 @@ def entries(
                 votes=votes.get(name),
                 certificate=params.certify.certificates[0],
                 settings=settings(params, evaluation.run),
-                norm=norm(tables[name]),
             )
         )
     return ordered(found)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +95,8 @@ def read(path: Path, *, alpha: float | None = None, sigma: float | None = None) 
     table, name = published.read(path), published.name(path)
     if (stated := Stated(alpha=alpha, sigma=sigma)) != Stated():  # it takes a second
         _require_agreed(path, audit.of_table(path, table, stated).findings)
-    norm = entries.norm(table)
-    method = name if norm == "l2" else f"{name} ({norm} radii)"
-    return Entry(
-        name=name, model="", method=method, sigma=sigma, table=table, alpha=alpha, norm=norm
-    )
+    entry = Entry(name=name, model="", method=name, sigma=sigma, table=table, alpha=alpha)
+    return entry if entry.norm == "l2" else replace(entry, method=f"{name} ({entry.norm} radii)")
 
 
 def _require_agreed(path: Path, findings: list[Finding]) -> None:
