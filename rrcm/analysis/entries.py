@@ -1,7 +1,7 @@
 """Entries: the rows of a report, each with one classifier's certificates and their votes."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -175,29 +175,27 @@ def entries(
 
     ``votes`` may lack names; results that need votes are then left out.
     """
-    found = []
     runs = params.classifiers()
-    for name, evaluation in params.evals.items():
-        run = runs[evaluation.run]
-        found.append(
-            Entry(
-                name=name,
-                model=run.model,
-                method=run.method,
-                sigma_train=run.sigma,
-                sigma=evaluation.sigma,
-                seed=run.seed,
-                table=tables[name],
-                alpha=params.certify.alpha,
-                votes=votes.get(name),
-                certificate=params.certify.certificates[0],
-                settings=settings(params, evaluation.run),
-            )
+    return ordered(
+        Entry(
+            name=name,
+            model=run.model,
+            method=run.method,
+            sigma_train=run.sigma,
+            sigma=evaluation.sigma,
+            seed=run.seed,
+            table=tables[name],
+            alpha=params.certify.alpha,
+            votes=votes.get(name),
+            certificate=params.certify.certificates[0],
+            settings=settings(params, evaluation.run),
         )
-    return ordered(found)
+        for name, evaluation in params.evals.items()
+        for run in [runs[evaluation.run]]
+    )
 
 
-def ordered(found: list[Entry]) -> list[Entry]:
+def ordered(found: Iterable[Entry]) -> list[Entry]:
     """Sort by model, sigma and training sigma, unknown ones last; else the order is kept."""
     last = float("inf")
     return sorted(found, key=lambda e: (*e.group, last if e.sigma_train is None else e.sigma_train))
