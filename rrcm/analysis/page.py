@@ -125,13 +125,12 @@ def _labelled(answers: Answers, labels: Labels) -> list[Row]:
     if labels is None:
         return answers.rows
     known = given.known(labels, images=len(answers), classes=answers.header.classes)
+    rows = []
     for place, (row, label) in enumerate(zip(answers.rows, known.tolist(), strict=True)):
         if UNKNOWN not in (row.label, label) and row.label != label:
             raise DataError(
                 f"labels: image {place} is {label} there and {row.label} in its answer; they have "
                 "to be in the order of the answers"
             )
-    return [
-        dataclasses.replace(row, label=int(label))
-        for row, label in zip(answers.rows, known, strict=True)
-    ]
+        rows.append(dataclasses.replace(row, label=label))
+    return rows
