@@ -111,21 +111,19 @@ def _same(entry: Entry, row: pd.Series) -> bool:
 def table(compared: pd.DataFrame) -> pd.DataFrame:
     """`compare` as text, with a verdict for each evaluation on its first line."""
     verdicts = {name: verdict(part) for name, part in compared.groupby("entry", sort=False)}
-    rows = []
-    for row in compared.to_dict("records"):
-        ours = printed(row["ours"], DOWN, places=2, scale=tables.PERCENT)
-        rows.append(
-            {
-                "evaluation": row["entry"],
-                "r": f"{row['radius']:g}",
-                "ours %": tables.at_least(row["lower_bound"]) + ours,
-                "published %": f"{100 * row['published']:.2f}",
-                "difference": tables.points(row["difference"], row["low"], row["high"], places=2),
-                "standard errors": f"{row['errors']:+.1f}",
-                "verdict": verdicts.pop(row["entry"], ""),
-            }
-        )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {
+            "evaluation": row["entry"],
+            "r": f"{row['radius']:g}",
+            "ours %": tables.at_least(row["lower_bound"]) + ours,
+            "published %": f"{100 * row['published']:.2f}",
+            "difference": tables.points(row["difference"], row["low"], row["high"], places=2),
+            "standard errors": f"{row['errors']:+.1f}",
+            "verdict": verdicts.pop(row["entry"], ""),
+        }
+        for row in compared.to_dict("records")
+        for ours in [printed(row["ours"], DOWN, places=2, scale=tables.PERCENT)]
+    )
 
 
 def verdict(compared: pd.DataFrame) -> str:

@@ -1,7 +1,5 @@
 """Tables of a report: as numbers (one row each, shares in [0, 1]), and as text."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -113,8 +111,7 @@ def accuracy(found: list[Entry], *, radii: list[float], confidence: float) -> pd
 
 def comparisons(found: list[Entry], *, radii: list[float], confidence: float) -> pd.DataFrame:
     """Paired comparisons, radius by radius, of entries that share model, sigma and images."""
-    chosen: dict[str, Any] = {"radii": radii, "confidence": confidence}
-    parts = [comparison(*pair, **chosen) for pair in pairing.pairs(found)]
+    parts = [comparison(*pair, radii=radii, confidence=confidence) for pair in pairing.pairs(found)]
     columns = "sigma radius first second both only_first only_second neither difference low high p"
     columns += " p_holm undecided"
     return pd.concat(parts)[columns.split()] if parts else pd.DataFrame(columns=columns.split())
@@ -140,38 +137,32 @@ def comparison(
 
 def undecided_table(numbers: pd.DataFrame) -> pd.DataFrame:
     """The undecided rows of `comparison` as text: counts by the draws that were made, no tests."""
-    counts = "both only_first only_second neither unknown".split()
-    shown = numbers.loc[numbers["undecided"], ["radius", *counts]]
-    names = dict(zip(counts, ["both", "only A", "only B", "neither", "undecided"], strict=True))
-    return shown.assign(radius=shown["radius"].map("{:g}".format)).rename(
-        columns={"radius": "r"} | names
-    )
+    names = {"radius": "r", "both": "both", "only_first": "only A", "only_second": "only B"}
+    names |= {"neither": "neither", "unknown": "undecided"}
+    shown = numbers.loc[numbers["undecided"], [*names]]
+    return shown.assign(radius=shown["radius"].map("{:g}".format)).rename(columns=names)
 
 
 def comparison_table(found: list[Entry], numbers: pd.DataFrame) -> pd.DataFrame:
     """`comparisons` as text, without undecided rows and those in which no image differs."""
     names = {entry.name: entry for entry in found}
-    rows = []
-    for line in numbers.to_dict("records"):
-        if line["undecided"] or line["only_first"] + line["only_second"] == 0:
-            continue  # neither certifies this radius, or no image differs
-        first, second = names[line["first"]], names[line["second"]]
-        rows.append(
-            {
-                "σ": entries.sigma(first),
-                "r": f"{line['radius']:g}",
-                "A": entries.label(first, found),
-                "B": entries.label(second, found),
-                "both": line["both"],
-                "only A": line["only_first"],
-                "only B": line["only_second"],
-                "neither": line["neither"],
-                "A − B, points": points(line["difference"], line["low"], line["high"]),
-                "p": f"{line['p']:.2g}",
-                "p, Holm": f"{line['p_holm']:.2g}",
-            }
-        )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {
+            "σ": entries.sigma(names[line["first"]]),
+            "r": f"{line['radius']:g}",
+            "A": entries.label(names[line["first"]], found),
+            "B": entries.label(names[line["second"]], found),
+            "both": line["both"],
+            "only A": line["only_first"],
+            "only B": line["only_second"],
+            "neither": line["neither"],
+            "A − B, points": points(line["difference"], line["low"], line["high"]),
+            "p": f"{line['p']:.2g}",
+            "p, Holm": f"{line['p_holm']:.2g}",
+        }
+        for line in numbers.to_dict("records")
+        if not line["undecided"] and line["only_first"] + line["only_second"]
+    )
 
 
 def radius_table(found: list[Entry], *, confidence: float) -> pd.DataFrame:
@@ -196,21 +187,19 @@ def failure_table(found: list[Entry]) -> pd.DataFrame:
 
     The confidence of the last columns is 1 - alpha.
     """
-    rows = []
-    for images, alpha in dict.fromkeys((len(e.judged), e.alpha) for e in found if e.alpha):
-        most = intervals.most_false(images, alpha=alpha, rho=alpha)
-        some = intervals.any_false(images, alpha=alpha)
-        rows.append(
-            {
-                "images": f"{images:,}",
-                "α": f"{alpha}",
-                "false, expected ≤": printed(alpha, UP, digits=2, scale=images),
-                "P(any false) ≤": f"{printed(some, UP, digits=2, scale=PERCENT)} %",
-                f"false, with {one_minus(alpha, DOWN, scale=PERCENT)} % confidence ≤": f"{most:,}",
-                "that is, points ≤": printed(most / images, UP, digits=2, scale=PERCENT),
-            }
-        )
-    return pd.DataFrame(rows).fillna("")
+    return pd.DataFrame(
+        {
+            "images": f"{images:,}",
+            "α": f"{alpha}",
+            "false, expected ≤": printed(alpha, UP, digits=2, scale=images),
+            "P(any false) ≤": f"{printed(some, UP, digits=2, scale=PERCENT)} %",
+            f"false, with {one_minus(alpha, DOWN, scale=PERCENT)} % confidence ≤": f"{most:,}",
+            "that is, points ≤": printed(most / images, UP, digits=2, scale=PERCENT),
+        }
+        for images, alpha in dict.fromkeys((len(e.judged), e.alpha) for e in found if e.alpha)
+        for some in [intervals.any_false(images, alpha=alpha)]
+        for most in [intervals.most_false(images, alpha=alpha, rho=alpha)]
+    ).fillna("")
 
 
 def drawing_table(found: list[Entry]) -> pd.DataFrame:
@@ -252,10 +241,10 @@ def origin_table(found: list[Entry]) -> pd.DataFrame:
     )
 
 
-def percent(value: float, low: float, high: float) -> str:
-    """A share, rounded down, and its interval as text, in percent."""
+def percent(value: float, low: float, high: float, *, direction: str = DOWN) -> str:
+    """A share, rounded down or in another ``direction``, and its interval as text, in percent."""
     ends = interval(low, high, places=1, scale=PERCENT)
-    return f"{printed(value, DOWN, places=1, scale=PERCENT)} {ends}"
+    return f"{printed(value, direction, places=1, scale=PERCENT)} {ends}"
 
 
 def points(difference: float, low: float, high: float, *, places: int = 1) -> str:
