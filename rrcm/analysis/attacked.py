@@ -11,7 +11,7 @@ from rrcm.analysis import entries
 from rrcm.analysis.entries import Entry
 from rrcm.analysis.estimation import intervals, statistics
 from rrcm.analysis.presentation import tables
-from rrcm.certification.certify import DOWN, UP, printed
+from rrcm.certification.certify import DOWN, UP
 
 BASE = "attacked_base"  # the distance at which the classifier without noise is wrong
 SHARES = {"clean": DOWN, "base": UP, "certified": DOWN, "empirical": UP, "gap": DOWN}  # rounded so
@@ -52,10 +52,9 @@ def table(found: list[Entry], *, radii: list[float], confidence: float) -> pd.Da
         text = {"method": row["method"], "r": f"{row['radius']:g}"}
         for name, direction in SHARES.items():
             if row.get(name, math.nan) >= 0:
-                share = printed(row[name], direction, places=1, scale=tables.PERCENT)
-                ends = row[f"{name}_low"], row[f"{name}_high"]
-                between = tables.interval(*ends, places=1, scale=tables.PERCENT)
-                text[name.replace("gap", "gap, points")] = f"{share} {between}"
+                share = (row[name], row[f"{name}_low"], row[f"{name}_high"])
+                shown = tables.percent(*share, direction=direction)
+                text[name.replace("gap", "gap, points")] = shown
         rows.append(text)
     return pd.DataFrame(rows)
 
