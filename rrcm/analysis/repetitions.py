@@ -19,7 +19,6 @@ from rrcm.certification.certify import DOWN, printed
 
 LABELS = "recipe.labels"  # methods are compared that have the same share of labels
 SEED = re.compile(r"-seed\d+(?=-|$)")
-POINTS = 100
 
 Groups = dict[str, list[Entry]]  # what their names share -> entries in the order of their seeds
 
@@ -139,8 +138,8 @@ def accuracy_table(numbers: pd.DataFrame) -> pd.DataFrame:
     for (sigma, name), part in numbers.groupby(["sigma", "entry"], sort=False):
         row = {"σ": sigma, "trained alike": name, "seeds": part["seeds"].iloc[0]}
         for each in part.to_dict("records"):
-            mean = printed(each["mean"], DOWN, places=1, scale=POINTS)
-            spread = f"{mean} ± {POINTS * each['sd']:.1f}"
+            mean = printed(each["mean"], DOWN, places=1, scale=tables.PERCENT)
+            spread = f"{mean} ± {tables.PERCENT * each['sd']:.1f}"
             row[f"r = {each['radius']:g}"] = tables.at_least(each["lower_bound"]) + spread
         whole = part.iloc[0]
         mean = tables.at_least(whole["acr_lower_bound"]) + printed(whole["acr"], DOWN, places=3)

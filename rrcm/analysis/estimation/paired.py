@@ -38,8 +38,7 @@ def compare(
     # Holm ignores radii without any disagreement, at which no test can reject (Tarone, 1990).
     tests = table["only_first"] + table["only_second"] > 0
     table["p_holm"] = table["p"]
-    if tests.any():
-        table.loc[tests, "p_holm"] = holm(table.loc[tests, "p"].to_numpy())
+    table.loc[tests, "p_holm"] = holm(table.loc[tests, "p"].to_numpy())
     return table
 
 
