@@ -1,6 +1,7 @@
 """The report: certificates of every evaluation -> metrics, tables, curves and one HTML page."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rrcm.core.files import write_csv, write_text
 
 TEMPLATE = Path(__file__).with_name("report.html.jinja")
 ALTERNATIVE = "Curves of the share certified against the radius; the table has numbers"
+_csv = partial(write_csv, digits="%.9g")
 
 
 def metrics(found: list[Entry], *, radii: list[float]) -> dict[str, dict[str, float]]:
@@ -98,20 +100,27 @@ def write(
     for name, table in {"published": beside, "seeds": over_seeds, "seeds_compared": apart}.items():
         if len(table):
             _csv(table, out / f"{name}.csv")
-    _curves(found, out / "curves")
+    for entry in found:
+        curve = statistics.curve(entry.judged)
+        bound = entry.lower_bounds(curve["radius"].tolist())
+        _csv(curve.assign(lower_bound=bound), out / f"curves/{entry.name}.csv")
+    if len(apart):  # about trainings if there are several of each, else about these networks
+        said = pairing.of_seeds(apart, level=1 - confidence)
+    else:
+        said = pairing.of_images(found, compared, level=1 - confidence)
     context = {
         "attacked": attacked.table(found, **chosen),
         "contradictions": attacked.contradictions(found),
         "ablated": ablations.text_table(varied, radii=tables.worth_showing(found, radii)),
         "accuracy": accuracy,
         "comparison": tables.comparison_table(found, compared),
-        "concluded": _concluded(found, compared, apart, level=1 - confidence),
+        "concluded": said + pairing.notes(found),
         "curves": _saved(curves_figure(found, **chosen), out / "certified_accuracy"),
         "notes": notes,
         "published": publications.table(beside) if len(beside) else beside,
         "recorded": recorded,
         "seeds": repetitions.accuracy_table(over_seeds) if len(over_seeds) else over_seeds,
-        "seeds_apart": repetitions.difference_table(apart) if len(apart) else apart,
+        "seeds_apart": repetitions.difference_table(apart),
         "subject": subject,
     }
     write_text(out / "index.html", _page(found, confidence=confidence, context=context))
@@ -119,8 +128,14 @@ def write(
 
 def _page(found: list[Entry], *, confidence: float, context: dict[str, Any]) -> str:
     """The page, of ``context`` and the tables and facts that need no radii."""
+    template = jinja2.Template(
+        TEMPLATE.read_text(encoding="utf-8"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        finalize=lambda value: printable(str(value), lines=True),  # unprintable ones made visible
+    )
     band = intervals.dkw(min(len(e.judged) for e in found), confidence=confidence)
-    return _template().render(
+    return template.render(
         **context,
         ball=tables.ball(found),
         banded=len({entries.label(e, found) for e in found}) <= figures.FEW,
@@ -140,43 +155,15 @@ def _page(found: list[Entry], *, confidence: float, context: dict[str, Any]) -> 
     )
 
 
-def _concluded(
-    found: list[Entry], compared: pd.DataFrame, apart: pd.DataFrame, *, level: float
-) -> list[str]:
-    """Conclusions about trainings if there are several of each, else about these networks."""
-    if len(apart):
-        said = pairing.of_seeds(apart, level=level)
-    else:
-        said = pairing.of_images(found, compared, level=level)
-    return said + pairing.notes(found)
-
-
-def _template() -> jinja2.Template:
-    """The page's template, which makes unprintable characters of values visible."""
-    return jinja2.Template(
-        TEMPLATE.read_text(encoding="utf-8"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        finalize=lambda value: printable(str(value), lines=True),
-    )
-
-
-def _curves(found: list[Entry], out: Path) -> None:
-    """Write the curve of each entry, with a mark of lower bounds."""
-    for entry in found:
-        curve = statistics.curve(entry.judged)
-        bound = entry.lower_bounds(curve["radius"].tolist())
-        _csv(curve.assign(lower_bound=bound), out / f"{entry.name}.csv")
-
-
 def curves_figure(found: list[Entry], *, radii: list[float], confidence: float) -> Figure:
     """Certified accuracy against the radius, a panel for each sigma; and what an attack leaves."""
     panels: dict[str, dict[str, Curve]] = {}
     for entry in sorted(found, key=lambda e: e.group[1]):
-        curve = Curve(
-            band=statistics.band(entry.judged, confidence=confidence),
-            settled=_settled(entry, radii=radii, confidence=confidence),
-        )
+        band, settled = statistics.band(entry.judged, confidence=confidence), None
+        if any(entry.undecided(band["radius"].tolist())):
+            shares = statistics.certified_accuracy(entry.judged, radii, confidence=confidence)
+            settled = shares[[not one for one in entry.undecided(radii)]]
+        curve = Curve(band=band, settled=settled)
         panel, name = panels.setdefault(entries.sigma(entry), {}), entries.label(entry, found)
         if "attacked" not in entry.table:
             panel[name] = curve
@@ -187,19 +174,12 @@ def curves_figure(found: list[Entry], *, radii: list[float], confidence: float) 
     return figures.certified_accuracy(panels, what=tables.certified(found))
 
 
-def _settled(entry: Entry, *, radii: list[float], confidence: float) -> pd.DataFrame | None:
-    """Certified accuracy at the radii that the stopping rule decided; None if it decided all."""
-    if not any(entry.undecided(statistics.curve(entry.judged)["radius"].tolist())):
-        return None
-    table = tables.accuracy([entry], radii=radii, confidence=confidence)
-    return table[[not one for one in entry.undecided(radii)]]
-
-
 def _facts(found: list[Entry]) -> list[str]:
     """The settings that all entries share, in words."""
-    said = {f"{len(entry.table):,} images{entries.split([entry])}" for entry in found}
-    facts = [said]
-    facts.append({"α unknown" if e.alpha is None else f"α = {e.alpha}" for e in found})
+    facts = [
+        {f"{len(entry.table):,} images{entries.split([entry])}" for entry in found},
+        {"α unknown" if e.alpha is None else f"α = {e.alpha}" for e in found},
+    ]
     headers = [entry.votes[0] for entry in found if entry.votes]
     if len(headers) == len(found):
         facts.append({f"n₀ = {h.n0:,}, up to n = {h.n:,} noisy draws an image" for h in headers})
@@ -215,7 +195,3 @@ def _saved(figure: Figure, out: Path) -> str:
     svg = out.with_suffix(".svg").read_text(encoding="utf-8")
     drawing = svg[svg.index("<svg") :]
     return drawing.replace("<svg", f'<svg role="img" aria-label="{ALTERNATIVE}"', 1)
-
-
-def _csv(table: pd.DataFrame, path: Path) -> None:
-    write_csv(table, path, digits="%.9g")
