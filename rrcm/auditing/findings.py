@@ -244,22 +244,16 @@ def _unfinished(idx: pd.Series, images: int, *, known: bool) -> list[Finding]:
         return [Finding(level=ERROR, text=text, of_stated=True)]
     step = int(np.bincount(np.diff(rows)).argmax()) if len(rows) > 1 else images
     late, early = rows[0] >= step, rows[-1] + step < images
-    if not late and not early:
-        return [] if known else _few(rows, -(-images // step))
-    of = f"{-(-images // step):,} images" + f", every {step}" * (step > 1)
-    ends = f"from image {rows[0]} to {rows[-1]}"
-    text = f"{len(rows):,} of {of}: it is unfinished or a part, {ends} of {images:,}"
-    return [Finding(level=WARNING, text=text, of_stated=True)]
-
-
-def _few(rows: np.ndarray, selected: int) -> list[Finding]:
-    """A warning if images in the middle of a selection of so many are missing."""
-    if len(rows) >= selected:
+    selected = -(-images // step)
+    if late or early:
+        of = f"{selected:,} images" + f", every {step}" * (step > 1)
+        ends = f"from image {rows[0]} to {rows[-1]}"
+        text = f"{len(rows):,} of {of}: it is unfinished or a part, {ends} of {images:,}"
+    elif known or len(rows) >= selected:
         return []
-    text = (
-        f"{selected - len(rows):,} of {selected:,} images are missing, and none of them at an end: "
-        "left out for a reason?"
-    )
+    else:
+        missing = f"{selected - len(rows):,} of {selected:,} images are missing"
+        text = f"{missing}, and none of them at an end: left out for a reason?"
     return [Finding(level=WARNING, text=text, of_stated=True)]
 
 

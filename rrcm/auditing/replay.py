@@ -14,8 +14,7 @@ def replay(header: Header, rows: list[Row]) -> list[Finding]:
     Raises:
         ConfigError: The header names an unknown rule or unknown constants of one.
     """
-    findings = [Finding(level=level, text=text) for level, text in _admitted(header)]
-    findings += _reused(header, rows)
+    findings = _admitted(header) + _reused(header, rows)
     try:
         rule = header.rule()
         require_enough(rule.claim.certificate, rule, alpha=rule.claim.alpha)
@@ -24,30 +23,27 @@ def replay(header: Header, rows: list[Row]) -> list[Finding]:
     return findings + _stopping(header, rows, rule)
 
 
-def _admitted(header: Header) -> list[tuple[str, str]]:
-    """Settings in the header that limit what the radii mean, as (level, text)."""
+def _admitted(header: Header) -> list[Finding]:
+    """Settings in the header that limit what the radii mean."""
+    part = Finding(level=WARNING, text=f"only part {header.shard} of the images")
     total = header.n0 + header.n
-    conditions = {
-        f"only part {header.shard} of the images": (WARNING, header.shard != "1/1"),
+    notes = {
         f"drawing stopped after {header.budget:g} seconds: radii depend on the machine": (
-            NOTE,
-            header.budget > 0,
+            header.budget > 0
         ),
-        f"noise {header.noise} takes {header.slack * total:.2g} of alpha": (NOTE, header.slack > 0),
+        f"noise {header.noise} takes {header.slack * total:.2g} of alpha": header.slack > 0,
         f"the function is {header.precision}, and certificates are of that function": (
-            NOTE,
-            header.precision != "fp32",
+            header.precision != "fp32"
         ),
         "the images are of the choice split, on which recipes are compared: no result of its own": (
-            NOTE,
-            header.split == "choice",
+            header.split == "choice"
         ),
         f"subset {header.subset}: the first images need not stand for the data": (
-            NOTE,
-            header.subset.startswith("first:"),
+            header.subset.startswith("first:")
         ),
     }
-    return [(level, text) for text, (level, holds) in conditions.items() if holds]
+    found = [Finding(level=NOTE, text=text) for text, holds in notes.items() if holds]
+    return [part] * (header.shard != "1/1") + found
 
 
 def _reused(header: Header, rows: list[Row]) -> list[Finding]:
