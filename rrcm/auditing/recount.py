@@ -165,8 +165,7 @@ def _sigma(
             return (sigma, sigma), False, [Finding(level=ERROR, text=text)]
     share = _two_classes(table, upper, exact[1] if exact else most)
     if inside.mean() < 0.5:  # radii of one class have one share of z, those of two do not
-        to = r + step
-        of_both = _of_two_classes(r, to, z, upper, table.index, share=share, exact=exact, n=n)
+        of_both = _of_two_classes(table, r + step, z, upper, share=share, exact=exact, n=n)
         if of_both is not None:
             return of_both[0], True, of_both[1]
     above, below = ~inside & (low > right), ~inside & (low <= right)
@@ -242,24 +241,23 @@ def _two_classes(table: pd.DataFrame, z: np.ndarray, alpha: float) -> np.ndarray
 
 
 def _of_two_classes(
-    r: np.ndarray,
+    table: pd.DataFrame,
     to: np.ndarray,
     z: np.ndarray,
     upper: np.ndarray,
-    lines: np.ndarray,
     *,
     share: np.ndarray,
     exact: Interval | None,
     n: int,
 ) -> tuple[Interval, list[Finding]] | None:
-    """The sigma of radii ``r`` up ``to`` the next, if most are of two classes; and findings.
+    """The sigma of the radii up ``to`` the next, if most are of two classes; and findings.
 
     At ``exact`` levels, the sigma is that for which a whole number of votes for the runner-up gives
     each radius; no other sigma does. Otherwise it is only known to be between those at which all,
     or none, of the votes for other classes are the runner-up's.
     """
-    low = r / upper / share * (1 - SLACK)
-    high = to / z * (1 + SLACK)
+    r, lines = table["radius"].to_numpy(), table.index
+    low, high = r / upper / share * (1 - SLACK), to / z * (1 + SLACK)
     left, right, inside = common(low, high)
     if inside.mean() < MAJORITY:
         return None
