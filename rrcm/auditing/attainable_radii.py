@@ -61,8 +61,7 @@ class AttainableRadii:
 
     def match(self, r: np.ndarray, unit: np.ndarray, heaped: np.ndarray | bool = False) -> "Match":
         """Like the function `match`."""
-        sigma = np.float64(self.sigma)
-        return match(r, unit, n=self.n, alpha=self.alpha, sigma=sigma, heaped=heaped)
+        return match(r, unit, n=self.n, alpha=self.alpha, sigma=self.sigma, heaped=heaped)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +86,7 @@ def match(
     *,
     n: int,
     alpha: float,
-    sigma: np.ndarray | np.float64,
+    sigma: np.ndarray | float,
     heaped: np.ndarray | bool = False,
 ) -> Match:
     """Compare radii [R] of last places ``unit`` [R] with the attainable ones at sigma, [..., 1].

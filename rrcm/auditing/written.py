@@ -1,7 +1,7 @@
 """Radii as written in text: their last decimal places, their rounding, and heaps of equal ones."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 import numpy as np
@@ -31,12 +31,8 @@ class Written:
 
     def largest(self, count: int) -> "Written":
         """The ``count`` largest radii."""
-        return Written(
-            values=self.values[-count:],
-            places=self.places[-count:],
-            heaped=self.heaped[-count:],
-            roundings=self.roundings,
-        )
+        values, places, heaped = self.values[-count:], self.places[-count:], self.heaped[-count:]
+        return replace(self, values=values, places=places, heaped=heaped)
 
 
 def written(radii: np.ndarray, unit: np.ndarray) -> Written:
