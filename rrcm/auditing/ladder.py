@@ -37,18 +37,6 @@ def around(
     close = (place < 0) & (most[1] - most[0] <= step)  # rungs are the closer the lower
     low, high = np.where(close, z, low), np.where(close, z + step, high)
     if (deep := (place < 0) & ~close).any():
-        k[deep] = hits = _hits(z[deep], n, alpha)
-        low[deep], high[deep] = rung(hits, n, alpha), rung(hits + 1, n, alpha)
-        if (missed := deep & ~((low <= z) & (z < high))).any():
-            k[missed] = np.clip(binom.isf(alpha, n, ndtr(z[missed])), 0, n - 1)
-            low[missed], high[missed] = rung(k[missed], n, alpha), rung(k[missed] + 1, n, alpha)
+        k[deep] = np.clip(binom.isf(alpha, n, ndtr(z[deep])), 0, n - 1)
+        low[deep], high[deep] = rung(k[deep], n, alpha), rung(k[deep] + 1, n, alpha)
     return k, low, high
-
-
-def _hits(z: np.ndarray, n: int, alpha: float) -> np.ndarray:
-    """The most hits whose `rung` is at most z; nearly, by the Cornish-Fisher expansion."""
-    p, t = ndtr(z), -ndtri(alpha)
-    deviation, skew = np.sqrt(n * p * (1 - p)), 1 - 2 * p
-    third = (t**3 - 3 * t) * (1 - 6 * p * (1 - p)) / 24 - (2 * t**3 - 5 * t) * skew**2 / 36
-    quantile = n * p + t * deviation + (t**2 - 1) * skew / 6 + third / deviation
-    return np.clip(np.ceil(quantile - 0.5), 0, n - 1).astype(int)
