@@ -5,6 +5,7 @@ docs/auditing.md lists the faults that it detects and measures how often it does
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -130,7 +131,8 @@ def _audit_ours(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
     if again.level is not None:
         low, high = again.level
         again = replace(again, level=(times * low, times * high))
-    findings = [*of_rows(table, stated.images), *_apart(again, stated), *again.findings]
+    apart = [Finding(level=one, text=text, of_stated=True) for one, text in _apart(again, stated)]
+    findings = [*of_rows(table, stated.images), *apart, *again.findings]
     alpha, sigma = (
         None if interval is None else float(f"{math.sqrt(interval[0] * interval[1]):.6g}")
         for interval in (again.level, again.sigma)
@@ -158,34 +160,26 @@ def _audit_ours(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
     return _conclude(path, len(table), inferred if len(again.claims) else [], findings, why)
 
 
-def _apart(again: Recount, stated: Stated) -> list[Finding]:
-    """Findings about stated values that contradict a recomputed table."""
-    result = []
+def _apart(again: Recount, stated: Stated) -> Iterator[tuple[str, str]]:
+    """Levels and texts about stated values that contradict a recomputed table."""
     if stated.n is not None and len(again.claims) and again.n != stated.n:
-        stopped = again.adaptive and again.n < stated.n
-        if stopped:
-            rest = f" of the {stated.n:,} stated: all stopped early"
+        made = f"up to {again.n:,} draws were made"
+        if again.adaptive and again.n < stated.n:
+            yield NOTE, f"{made} of the {stated.n:,} stated: all stopped early"
         else:
-            rest = f", not {stated.n:,} as stated"
-        text = f"up to {again.n:,} draws were made{rest}"
-        result.append(Finding(level=NOTE if stopped else ERROR, text=text, of_stated=True))
+            yield ERROR, f"{made}, not {stated.n:,} as stated"
     if stated.alpha is not None:
-        low, high = again.level or (0.0, 0.0)
+        said, (low, high) = f"{stated.alpha:g}", again.level or (0.0, 0.0)
         if low > stated.alpha * (1 + 1e-6):
-            text = f"bounds are at alpha = {low:.4g}, not at {stated.alpha:g} as stated"
-            result.append(Finding(level=ERROR, text=text, of_stated=True))
+            yield ERROR, f"bounds are at alpha = {low:.4g}, not at {said} as stated"
         elif high < 0.9 * stated.alpha and (again.adaptive or again.level is None):
-            text = f"the table does not tell whether alpha is {stated.alpha:g} as stated, or less"
-            result.append(Finding(level=NOTE, text=text, of_stated=True))
+            yield NOTE, f"the table does not tell whether alpha is {said} as stated, or less"
         elif high < 0.9 * stated.alpha and not perhaps(high, stated.alpha):
-            text = f"bounds are at alpha = {high:.4g}, less than the {stated.alpha:g} stated"
-            result.append(Finding(level=WARNING, text=text, of_stated=True))
+            yield WARNING, f"bounds are at alpha = {high:.4g}, less than the {said} stated"
     if stated.sigma is not None and again.sigma is not None:
         low, high = again.sigma
         if not usual.agree(stated.sigma, low, high):
-            text = f"radii are of sigma = {low:.9g}, not of {stated.sigma:.9g} as stated"
-            result.append(Finding(level=ERROR, text=text, of_stated=True))
-    return result
+            yield ERROR, f"radii are of sigma = {low:.9g}, not of {stated.sigma:.9g} as stated"
 
 
 def _audit_votes(path: Path, stated: Stated) -> Audit:
