@@ -47,7 +47,17 @@ def mean(values: np.ndarray, *, confidence: float) -> Estimate:
     value = float(values.mean())
     if np.ptp(values) < TINY:
         return Estimate(value=value, low=math.nan, high=math.nan)
-    means = _resampled(values) if len(values) <= MANY else _resampled_cells(values)
+    if len(values) > MANY:
+        means = _resampled_cells(values)
+    else:
+        means = bootstrap(
+            (values,),
+            np.mean,
+            n_resamples=RESAMPLES,
+            batch=max(1, CELLS // len(values)),
+            method="percentile",
+            rng=np.random.default_rng(0),
+        ).bootstrap_distribution
     apart = values - value
     # what a jackknife gives for a mean, without its N means of N - 1 values
     acceleration = (apart**3).sum() / (apart**2).sum() ** 1.5 / 6
@@ -58,20 +68,8 @@ def mean(values: np.ndarray, *, confidence: float) -> Estimate:
     return Estimate(value=value, low=float(low), high=float(high))
 
 
-def _resampled(values: np.ndarray) -> np.ndarray:
-    """The means of `RESAMPLES` bootstrap samples of ``values`` [N]."""
-    return bootstrap(
-        (values,),
-        np.mean,
-        n_resamples=RESAMPLES,
-        batch=max(1, CELLS // len(values)),
-        method="percentile",
-        rng=np.random.default_rng(0),
-    ).bootstrap_distribution
-
-
 def _resampled_cells(values: np.ndarray) -> np.ndarray:
-    """The same of very many values: each is replaced by the mean of its cell of a fine grid.
+    """Means of bootstrap samples of very many values, each replaced by the mean of a fine cell.
 
     A bootstrap sample is then a count in each cell. The spread within cells, which is lost, is far
     below the error of so many resamples.
