@@ -81,11 +81,8 @@ def certified_accuracy(curves: dict[str, dict[str, Curve]], *, what: str) -> Fig
             if few:
                 axis.legend(frameon=False)
         if not few:
-            handles = {
-                name: h
-                for a in axes
-                for h, name in zip(*a.get_legend_handles_labels(), strict=True)
-            }
+            drawn = [zip(*a.get_legend_handles_labels(), strict=True) for a in axes]
+            handles = {name: handle for panel in drawn for handle, name in panel}
             shown = [name for name in methods if name in handles]  # not those with a _ in front
             figure.legend([handles[m] for m in shown], shown, loc="outside right upper")
         for axis in axes[::ACROSS]:
