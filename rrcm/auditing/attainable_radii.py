@@ -93,7 +93,6 @@ def match(
 
     ``heaped`` radii, bool [R], match only the largest attainable one.
     """
-    sigma = np.asarray(sigma, dtype=np.float64)
     z = np.minimum((radii + SLIP) / sigma, 9.0)
     k, low, high = around(z, unit / sigma, n, alpha)
     low, high = sigma * low, sigma * high
