@@ -35,27 +35,25 @@ def ablations(
     for entry in found:
         if entry.settings:
             groups.setdefault((*entry.group[1:], entry.sigma_train, entry.method), []).append(entry)
-    tables: dict[str, list[pd.DataFrame]] = {}
+    parts: dict[str, list[pd.DataFrame]] = {}
     for members in groups.values():
         for keys, varied in _varied(members).items():
             for entry in varied:
                 acr = intervals.mean(statistics.credited(entry.judged), confidence=confidence)
-                shares = statistics.certified_accuracy(entry.judged, radii, confidence=confidence)
+                shares = tables.accuracy([entry], radii=radii, confidence=confidence)
                 value = entry.settings[keys[0]]
                 rows = shares.rename(columns={"value": "certified"}).assign(
                     key=_named(keys),
                     panel=_panel(entry, found),
-                    entry=entry.name,
                     value=[value] * len(radii),  # which may be a list itself
                     base=value == members[0].settings[keys[0]],
-                    lower_bound=entry.lower_bounds(radii),
                     acr=acr.value,
                     acr_low=acr.low,
                     acr_high=acr.high,
                     acr_lower_bound=entry.cut_short,
                 )
-                tables.setdefault(_named(keys), []).append(rows[COLUMNS.split()])
-    return {key: pd.concat(parts, ignore_index=True) for key, parts in tables.items()}
+                parts.setdefault(_named(keys), []).append(rows[COLUMNS.split()])
+    return {key: pd.concat(one, ignore_index=True) for key, one in parts.items()}
 
 
 def table(found: dict[str, pd.DataFrame]) -> pd.DataFrame:

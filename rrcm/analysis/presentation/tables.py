@@ -205,9 +205,7 @@ def failure_table(found: list[Entry]) -> pd.DataFrame:
 def drawing_table(found: list[Entry]) -> pd.DataFrame:
     """Draws, reasons to stop, rule, noise and backend of the entries that record them."""
     rows = []
-    for entry in found:
-        if not entry.records_stops:
-            continue
+    for entry in (one for one in found if one.records_stops):
         row = {"σ": entries.sigma(entry), "method": entries.label(entry, found)}
         shares = entry.table["stop"].value_counts(normalize=True).sort_index()
         row["why drawing stopped"] = ", ".join(
