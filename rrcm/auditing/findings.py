@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -93,14 +92,10 @@ class Stated:
 
 def some(numbers: tuple[int, ...], noun: str) -> str:
     """Numbers as text: runs as a–b, and at most eight of them."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    shown = [f"{a}" if a == b else f"{a}–{b}" for a, b in runs[:8]]
-    more = sum(b - a + 1 for a, b in runs[8:])
+    ordered = np.sort(numbers)
+    runs = np.split(ordered, np.flatnonzero(np.diff(ordered) != 1) + 1)
+    shown = [f"{run[0]}" if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs[:8]]
+    more = sum(map(len, runs[8:]))
     text = ", ".join(shown) + (f" and {more} more" if more else "")
     return f"{noun}{'s' * (len(numbers) > 1)} {text}"
 
@@ -202,16 +197,15 @@ def _images(table: pd.DataFrame) -> list[Finding]:
     again = table["idx"].duplicated(keep=False).to_numpy()
     findings = at(ERROR, table.index, again, "an image comes more than once")
     findings += at(ERROR, table.index, idx < 0, "`idx` is negative")
-    images = np.unique(idx).tolist()
-    steps = np.array([b - a for a, b in pairwise(images)], dtype=np.float64)
+    images = np.unique(idx)
+    steps = np.diff(images)
     if len(steps) < FEWEST:
         return findings
     values, counts = np.unique(steps, return_counts=True)
-    usual = values[counts.argmax()]
-    holes = np.flatnonzero(steps != usual)
-    regular = (steps % usual == 0).all() and steps.sum() / usual - len(steps) <= len(steps) / 10
+    step = values[counts.argmax()]
+    holes = np.flatnonzero(steps != step)
+    regular = (steps % step == 0).all() and steps.sum() / step - len(steps) <= len(steps) / 10
     if len(holes) and regular and counts.max() >= REGULAR * len(steps):
-        step = int(usual)
         missing = [i for h in holes for i in range(images[h] + step, images[h + 1], step)]
         of = f"regular selection, every {step}" if step > 1 else "gapless selection"
         gone = some(tuple(missing), "image")
