@@ -73,10 +73,8 @@ def certified_accuracy(curves: dict[str, dict[str, Curve]], *, what: str) -> Fig
                     _marks(axis, curve, curve.settled, label=method, number=number)
                 else:
                     _staircase(axis, curve, label=method, number=number, banded=few)
-            axis.set_title(f"σ = {sigma}")
-            axis.set_xlabel("ℓ₂ radius, pixels in [0, 1]")
-            axis.set_xlim(left=0)
-            axis.set_ylim(0, 100)
+            axis.set(title=f"σ = {sigma}", xlabel="ℓ₂ radius, pixels in [0, 1]")
+            axis.set(xlim=(0, None), ylim=(0, 100))
             axis.grid(alpha=0.25)
             if few:
                 axis.legend(frameon=False)
