@@ -80,17 +80,20 @@ def _as(value: Any, to: Any) -> Any:
         return float(_number(value))
     if to is int:
         number = _number(value)
-        return int(number) if number % 1 == 0 else _refuse()
-    if to is bool:
-        return bool(value) if isinstance(value, bool) or _number(value) in (0, 1) else _refuse()
-    if isinstance(origin, type) and issubclass(origin, Mapping) and of:
-        return {_as(k, of[0]): _as(v, of[1]) for k, v in _of_class(value, Mapping).items()}
-    if isinstance(origin, type) and issubclass(origin, Iterable) and of:
+        if number % 1 == 0:
+            return int(number)
+    if to is bool and (isinstance(value, bool) or _number(value) in (0, 1)):
+        return bool(value)
+    if of and issubclass(origin, Mapping):
+        return {_as(k, of[0]): _as(v, of[1]) for k, v in _as(value, Mapping).items()}
+    if of and issubclass(origin, Iterable):
         items = _items(value)
         if origin is tuple and of[-1] is not ...:
             return tuple(_as(item, one) for item, one in zip(items, of, strict=True))
         return (tuple if origin is tuple else list)(_as(item, of[0]) for item in items)
-    return _of_class(value, origin)
+    if not isinstance(value, origin):
+        raise TypeError
+    return value
 
 
 def _number(value: Any) -> Any:
@@ -111,14 +114,6 @@ def _items(value: Any) -> list[Any]:
     if isinstance(value, str | bytes | Mapping):
         raise TypeError
     return [*value]
-
-
-def _of_class(value: Any, kind: type) -> Any:
-    return value if isinstance(value, kind) else _refuse()
-
-
-def _refuse() -> Any:
-    raise TypeError
 
 
 def _words(to: Any) -> str:
