@@ -132,12 +132,7 @@ def uncell(text: str) -> str:
     """Undo `cell`."""
     text = text.removeprefix("'")
     said = r"\\(\\|[nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"
-    return re.sub(said, lambda found: _character(found[1]), text)
-
-
-def _character(said: str) -> str:
-    simple = {"\\": "\\", "n": "\n", "r": "\r", "t": "\t"}
-    return simple[said] if said in simple else chr(int(said[1:], 16))
+    return re.sub(said, lambda found: found[0].encode().decode("unicode_escape"), text)
 
 
 def sha256(path: Path) -> str:
