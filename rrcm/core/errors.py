@@ -69,11 +69,7 @@ def printable(text: str, *, lines: bool = False) -> str:
     """
     if lines:
         return "\n".join(map(printable, text.split("\n")))
-    return text if text.isprintable() else "".join(c if c.isprintable() else _said(c) for c in text)
-
-
-def _said(character: str) -> str:
-    return repr(character)[1:-1]
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def one_line(error: BaseException | str, *, most: int = 300) -> str:
