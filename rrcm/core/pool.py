@@ -58,10 +58,7 @@ def ours(pid: int) -> bool:
     """
     for _ in range(3):  # a process in between may end during the search
         with suppress(psutil.NoSuchProcess):
-            process: psutil.Process | None = psutil.Process()
-            while process is not None and process.pid != pid:
-                process = process.parent()
-            return process is not None
+            return any(process.pid == pid for process in psutil.Process().parents())
     return False
 
 
