@@ -51,9 +51,11 @@ def reported(*, stage: bool = False) -> Iterator[None]:
         _drop_output()
         sys.exit(1)
     except OSError as error:
-        if error.filename is None:
+        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        if not place:
             _drop_output()
-        _end(_of_files(error), stage=stage, retryable=error.errno in FULL)
+        told = f"{place}{error.strerror or error}{HINTS.get(error.errno or 0, '')}"
+        _end(told, stage=stage, retryable=error.errno in FULL)
     except (MemoryError, ImportError) as error:
         if not _of_memory(error):
             raise
@@ -89,12 +91,6 @@ def _end(error: BaseException | str, *, stage: bool, retryable: bool) -> NoRetur
         sys.exit(told)
     print(told, file=sys.stderr)
     sys.exit(RETRY if retryable else MEND)
-
-
-def _of_files(error: OSError) -> str:
-    """Message for an error of the file system: the file, the reason, and a remedy if known."""
-    place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-    return f"{place}{error.strerror or error}{HINTS.get(error.errno or 0, '')}"
 
 
 def _drop_output() -> None:

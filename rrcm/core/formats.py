@@ -92,10 +92,7 @@ def kind(head: bytes) -> str:
         return "safetensors"
     if re.match(rb"\x08[\x01-\x20](\x12|:|B)", head):  # its version, then a name, graph or opset
         return "onnx"
-    return _marked_up(head.removeprefix(b"\xef\xbb\xbf").lstrip().lower())
-
-
-def _marked_up(text: bytes) -> str:
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     if text.startswith((b"<!doctype html", b"<html")):
         return "page"
     if text.startswith((b"<?xml", b"<error", b"<svg")):
