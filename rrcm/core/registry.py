@@ -55,9 +55,8 @@ def names(kind: str) -> list[str]:
 
 def require(kind: str, name: str) -> None:
     """Refuse a name that is no component of this kind; the error lists the existing ones."""
-    file = LIBRARY / FOLDERS[kind] / f"{name}.py"
-    if not (name.isidentifier() and name[0] != "_" and len(name) < LONGEST and file.is_file()):
-        known = names(kind)
+    known = names(kind)
+    if name not in known:
         hint, short = suggest(name, known), name[:LONGEST]
         raise ConfigError(f"rrcm/{FOLDERS[kind]}/ has no {short!r}, only {', '.join(known)}.{hint}")
 
