@@ -178,18 +178,12 @@ def test_without_an_archive_torchvision_downloads_it(official: Path, tmp_path, m
 # Picture files: what is in a place, and its manifest.
 
 
-def examined(
-    dataset: ModuleType, source: Path, root: Path, *, skip: bool = False, workers: int = 1
-) -> Listing:
+def examined(dataset: ModuleType, source: Path, root: Path, *, skip: bool = False) -> Listing:
     """As `rrcm data` leaves it, and the stage finds it."""
-    name = dataset.__name__.rpartition(".")[2]
-    tree = dataset.tree(source)
-    count = sum(map(len, tree.values()))
-    path = root / name / "manifest.json"
-    done = [*manifest.examine(tree, path, skip_unreadable=skip, workers=workers)]
-    assert done == sorted(done) and done[-1] == count
-    (root / "link").write_text(f"{source}\n")
-    return dataset.listing(root / name, root / "link")
+    place, link = root / dataset.__name__.rpartition(".")[2], root / "link"
+    asked = Origin(path=source, verify=False, skip_unreadable=skip, link=link)
+    manifest.acquire(place, asked, dataset.tree(source))
+    return dataset.listing(place, link)
 
 
 def built(found: Listing, to: Path, **changes) -> dict[str, bytes]:
@@ -211,12 +205,12 @@ def built(found: Listing, to: Path, **changes) -> dict[str, bytes]:
 def test_imagenet_is_in_the_usual_order_and_complete(tmp_path: Path, monkeypatch):
     """Classes by WordNet id; images by class and name, as torchvision's ImageFolder has them."""
     source = lookalikes.imagenet(tmp_path / "raw")
-    found = examined(imagenet, source, tmp_path, workers=2)
+    found = examined(imagenet, source, tmp_path)
     for part, held in (("train", False), ("val", True)):
         paths = sorted((source / part).rglob("*.JPEG"))
         rows = np.flatnonzero(found.held == held)
 
-        assert [found.images[i].read() for i in rows] == [path.read_bytes() for path in paths]
+        assert [found.images[i].path for i in rows] == [*map(str, paths)]
         assert [found.classes[found.labels[i]] for i in rows] == [p.parent.name for p in paths]
         assert found.idx[rows].tolist() == [*range(len(paths))]
     assert found.classes == tuple(sorted(lookalikes.WNIDS[:3]))
@@ -253,7 +247,7 @@ def test_folders_may_have_a_test_split_or_not(tmp_path: Path):
         assert found.classes == ("cat", "dog", "owl")
         assert found.held.sum() == 6 * (name in ("test", "val"))
         assert np.bincount(found.labels[~found.held]).tolist() == [8, 8, 8]
-        assert found.size == sum(len(place.read()) for place in found.images)
+        assert found.size == sum(Path(p.path).stat().st_size for p in found.images)
         built(found, tmp_path / name, test=0 if name in ("test", "val") else 3)
 
 
@@ -284,7 +278,7 @@ def test_unreadable_pictures_are_told_by_path_or_skipped_and_listed(tmp_path: Pa
         examined(folder, source, tmp_path)
     assert not [*tmp_path.rglob("manifest.json")]
 
-    found = examined(folder, source, tmp_path, skip=True, workers=2)
+    found = examined(folder, source, tmp_path, skip=True)
     (path,) = tmp_path.rglob("manifest.json")
     told = json.loads(path.read_text())
     assert told["skipped"] == ["train/dog/004.png", "train/owl/000.jpg"]

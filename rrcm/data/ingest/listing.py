@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rrcm.core.errors import DataError, one_line
-from rrcm.core.files import atomic, read_bytes
+from rrcm.core.files import atomic
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,14 +72,6 @@ class Place(NamedTuple):
 
     name: str
     path: str
-
-    def read(self) -> bytes:
-        """The bytes.
-
-        Raises:
-            DataError: They are missing.
-        """
-        return read_bytes(Path(self.path))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

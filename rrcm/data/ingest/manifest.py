@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,43 +59,29 @@ class Seen(NamedTuple):
 
 
 def acquire(root: Path, origin: Origin, tree: Tree) -> str:
-    """Write the manifest of ``tree`` to ``root``, and the folder of its files to ``origin.link``.
+    """Read and decode every picture of ``tree`` once, then write their manifest to ``root``.
+
+    The folder of the pictures is written to ``origin.link``.
 
     Raises:
-        DataError: As `examine`.
+        DataError: A picture cannot be read and ``origin.skip_unreadable`` is False, or no picture
+            of a class can be read.
     """
-    path, workers = root / FILE, os.cpu_count() or 1
-    images = sum(map(len, tree.values()))
-    with progress.bar(images, 0, root.name, " images") as shown:
-        for done in examine(tree, path, skip_unreadable=origin.skip_unreadable, workers=workers):
-            shown.update(done - shown.n)
-    write_text(origin.link, f"{origin.folder().resolve()}\n")
-    skipped = len(read(path, command="").skipped)
-    left_out = f" ({skipped:,} unreadable ones left out, listed there)" if skipped else ""
-    return f"{path}: {images - skipped:,} images{left_out}"
-
-
-def examine(tree: Tree, path: Path, *, skip_unreadable: bool, workers: int) -> Iterator[int]:
-    """Read and decode every picture once, then write their manifest to ``path``.
-
-    Yields how many pictures have been read.
-
-    Raises:
-        DataError: A picture cannot be read and ``skip_unreadable`` is False, or no picture of a
-            class can be read.
-    """
-    done, skipped = 0, []
+    path, images, skipped = root / FILE, sum(map(len, tree.values())), list[str]()
     parts: dict[str, dict[str, Group]] = {}
     chunks = (some[i : i + CHUNK] for some in tree.values() for i in range(0, len(some), CHUNK))
-    with closing(pool.spread(_look, chunks, workers=workers)) as found:
+    with (
+        closing(pool.spread(_look, chunks, workers=os.cpu_count() or 1)) as found,
+        progress.bar(images, 0, root.name, " images") as shown,
+    ):
         for (part, name), places in tree.items():
             seen: list[Seen] = []
             while len(seen) < len(places):
                 seen += (more := next(found))
-                yield (done := done + len(more))
+                shown.update(len(more))
             pairs = [*zip(places, seen, strict=True)]
             broken = [(place, one.error) for place, one in pairs if one.error]
-            if broken and not skip_unreadable:
+            if broken and not origin.skip_unreadable:
                 raise DataError(f"{broken[0][1]}; --skip-unreadable leaves such files out")
             if len(broken) == len(places):
                 raise DataError(f"{part}/{name}: none of {len(places)} pictures can be read")
@@ -107,13 +93,16 @@ def examine(tree: Tree, path: Path, *, skip_unreadable: bool, workers: int) -> I
                 sha256=digest((place.name, one.sha256) for place, one in good),
             )
     write_json(path, dataclasses.asdict(Manifest(parts=parts, skipped=skipped)))
+    write_text(origin.link, f"{origin.folder().resolve()}\n")
+    left_out = f" ({len(skipped):,} unreadable ones left out, listed there)" if skipped else ""
+    return f"{path}: {images - len(skipped):,} images{left_out}"
 
 
 def _look(places: list[Place]) -> list[Seen]:
     seen = []
     for place in places:
         try:
-            raw = place.read()
+            raw = read_bytes(Path(place.path))
             pictures.read(io.BytesIO(raw), THUMB, name=place.path)
             seen.append(Seen(hashlib.sha256(raw).hexdigest(), len(raw), ""))
         except DataError as error:
@@ -127,18 +116,6 @@ def digest(files: Iterable[tuple[str, str]]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def read(path: Path, *, command: str) -> Manifest:
-    """The manifest at ``path``; errors name ``command``, which writes it.
-
-    Raises:
-        DataError: It is missing or damaged.
-    """
-    try:
-        return parse(read_json(path, hint=f"; `{command}` writes it"), Manifest, where=str(path))
-    except ConfigError as error:
-        raise DataError(f"{path}: damaged ({error}); `{command}` rewrites it") from None
-
-
 def listing(root: Path, link: Path, tree: Callable[[Path], Tree]) -> Listing:
     """The pictures that ``root/manifest.json`` describes, at the path in the file ``link``.
 
@@ -150,10 +127,14 @@ def listing(root: Path, link: Path, tree: Callable[[Path], Tree]) -> Listing:
         tree: Lists the pictures at a path.
 
     Raises:
-        DataError: The files are not on this machine, or do not match the manifest.
+        DataError: The manifest is missing or damaged, or the files are not on this machine, or do
+            not match it.
     """
-    command = f"rrcm data {root.name} --from DIR"
-    manifest = read(root / FILE, command=command)
+    path, command = root / FILE, f"rrcm data {root.name} --from DIR"
+    try:
+        found = parse(read_json(path, hint=f"; `{command}` writes it"), Manifest, where=str(path))
+    except ConfigError as error:
+        raise DataError(f"{path}: damaged ({error}); `{command}` rewrites it") from None
     if not link.exists():
         raise DataError(
             f"{root.name}: where its files are on this machine is not known; `{command}` notes it"
@@ -161,16 +142,17 @@ def listing(root: Path, link: Path, tree: Callable[[Path], Tree]) -> Listing:
     source = Path(os.fsdecode(read_bytes(link)).strip())
     if not source.is_dir():
         raise DataError(f"{source}: not found, where {root.name} was; `{command}` if it moved")
-    skipped, there = {*manifest.skipped}, tree(source)
-    groups = {(p, name): group for p, own in manifest.parts.items() for name, group in own.items()}
+    skipped, there = {*found.skipped}, tree(source)
+    groups = {(p, name): group for p, own in found.parts.items() for name, group in own.items()}
     kept: Tree = {}
     for part, name in sorted(there.keys() | groups, key=lambda key: (key[0] != "train", key)):
-        places, group = there.get((part, name), []), groups.get((part, name))
+        places = there.get((part, name), [])
         good = [place for place in places if f"{part}/{name}/{place.name}" not in skipped]
-        if len(good) != (group.images if group else 0):
+        images = groups[part, name].images if (part, name) in groups else 0
+        if len(good) != images:
             raise DataError(
                 f"{source}: class folder {part}/{name} has {len(good)} pictures, the manifest "
-                f"{group.images if group else 0}; restore it, or `{command}` for new data"
+                f"{images}; restore it, or `{command}` for new data"
             )
         kept[part, name] = good
     return _listed(there, kept, groups, source, command)

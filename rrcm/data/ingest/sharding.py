@@ -17,7 +17,7 @@ from rrcm.config.sections import Data
 from rrcm.core import pool
 from rrcm.core.ending import FULL
 from rrcm.core.errors import ConfigError, DataError
-from rrcm.core.files import atomic, sha256, write_json
+from rrcm.core.files import atomic, read_bytes, sha256, write_json
 from rrcm.data.ingest.listing import Listing, Place
 from rrcm.data.splits.shards import KIND, ROWS, SPLITS, sealed
 
@@ -204,7 +204,7 @@ def _pack(task: Task) -> dict[str, Any]:
 
 def _encoded(image: np.ndarray | Place) -> tuple[str, bytes]:
     if isinstance(image, Place):
-        return PurePath(image.name).suffix[1:].lower(), image.read()
+        return PurePath(image.name).suffix[1:].lower(), read_bytes(Path(image.path))
     file = io.BytesIO()
     np.save(file, image, allow_pickle=False)
     return "npy", file.getvalue()
