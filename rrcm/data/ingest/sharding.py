@@ -138,7 +138,12 @@ def write(listing: Listing, out: Path, cfg: Data, *, scratch: Path, workers: int
             notes.append(note)
             yield (done := done + len(note["images"]))
         digests = [digest for note in notes for digest in note["images"]]
-        _verify(listing, np.concatenate([*chosen.values()]), digests, scratch)
+        order = np.argsort(np.concatenate([*chosen.values()]))
+        try:
+            listing.check([digests[place] for place in order])
+        except DataError:
+            shutil.rmtree(scratch)  # a later run must not continue from these shards
+            raise
         for name, rows in chosen.items():
             own = [note for note in notes if note["split"] == name]
             _index(scratch / "whole" / name, listing, rows, own, cfg)
@@ -160,20 +165,18 @@ def write(listing: Listing, out: Path, cfg: Data, *, scratch: Path, workers: int
 def _tasks(
     listing: Listing, chosen: dict[str, np.ndarray], cfg: Data, scratch: Path
 ) -> Iterator[Task]:
+    images = listing.images
     for name, rows in chosen.items():
         for number, first in enumerate(range(0, len(rows), cfg.shard_size)):
             some = rows[first : first + cfg.shard_size]
+            own = images[some] if isinstance(images, np.ndarray) else [images[i] for i in some]
             yield Task(
                 tar=scratch / "whole" / name / f"{number:06d}.tar",
                 note=scratch / "notes" / name / f"{number:06d}.json",
                 idx=listing.idx[some].tolist(),
                 labels=listing.labels[some].tolist(),
-                images=_chosen(listing.images, some),
+                images=own,
             )
-
-
-def _chosen(images: np.ndarray | list[Place], rows: np.ndarray) -> np.ndarray | list[Place]:
-    return images[rows] if isinstance(images, np.ndarray) else [images[i] for i in rows]
 
 
 def _pack(task: Task) -> dict[str, Any]:
@@ -208,16 +211,6 @@ def _encoded(image: np.ndarray | Place) -> tuple[str, bytes]:
     file = io.BytesIO()
     np.save(file, image, allow_pickle=False)
     return "npy", file.getvalue()
-
-
-def _verify(listing: Listing, rows: np.ndarray, digests: list[str], scratch: Path) -> None:
-    """Check the bytes that were read against the listing, in its order."""
-    order = np.argsort(rows)
-    try:
-        listing.check([digests[place] for place in order])
-    except DataError:
-        shutil.rmtree(scratch)  # a later run must not continue from these shards
-        raise
 
 
 def _index(
