@@ -52,8 +52,7 @@ def result(state: State) -> nn.Module:
 
 def schedule(cfg: Denoising) -> Schedule | None:
     """The denoiser's noise schedule; None if it predicts clean images for a single sigma."""
-    objective, constants = _objective(cfg)
-    return objective.schedule(constants)
+    return _objective(cfg)[1].schedule
 
 
 def loss_of(called: nn.Module, guide: nn.Module | None, cfg: Denoising) -> Loss:
@@ -63,9 +62,8 @@ def loss_of(called: nn.Module, guide: nn.Module | None, cfg: Denoising) -> Loss:
     image itself (eq. 57a).
     """
     objective, constants = _objective(cfg)
-    declared = objective.schedule(constants)
     device = next(called.parameters()).device
-    times = None if declared is None else Times(declared).to(device)
+    times = None if constants.schedule is None else Times(constants.schedule).to(device)
     random = any(isinstance(part, nn.Dropout) and part.p > 0 for part in called.modules())
 
     def loss(batch: Batch, draw: Draws) -> dict[str, Tensor]:
@@ -98,9 +96,14 @@ def denoise(state: State, split: Split, cfg: Denoising, guide: nn.Module | None 
     if guide is not None:
         guide = Computed(guide.eval().requires_grad_(False), cfg.compute)
 
+    @torch.no_grad()
     def follow() -> dict[str, float]:
+        """Update the EMA after a step; buffers are copied."""
         if cfg.ema:
-            _follow(state.modules["average"], network, momentum=cfg.ema)
+            average = state.modules["average"]
+            torch._foreach_lerp_([*average.parameters()], [*network.parameters()], 1 - cfg.ema)
+            for buffer, current in zip(average.buffers(), network.buffers(), strict=True):
+                buffer.copy_(current)
         return {}
 
     return Training(
@@ -165,11 +168,3 @@ def _objective(cfg: Denoising) -> tuple[ModuleType, Any]:
     """The objective's module and its constants."""
     objective = registry.load("denoiser_objectives", cfg.objective)
     return objective, parse(cfg.loss, objective.Config, where="denoisers: loss")
-
-
-@torch.no_grad()
-def _follow(average: nn.Module, network: nn.Module, *, momentum: float) -> None:
-    """Update the EMA ``average`` of ``network`` after a step; buffers are copied."""
-    torch._foreach_lerp_([*average.parameters()], [*network.parameters()], 1 - momentum)
-    for buffer, current in zip(average.buffers(), network.buffers(), strict=True):
-        buffer.copy_(current)

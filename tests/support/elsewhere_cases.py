@@ -178,8 +178,8 @@ def purified(name: str) -> Make:
     cfg = parse(PURIFIERS[name], module.Config, where="purify")
     network = "dncnn" if name == "learned" else "uvit"
     local = Local(copies=2, sigma=0.1, fixed=True, seed=0)
-    votes = 2 if module.normals(cfg) else 1
-    fields = votes * module.normals(cfg)
+    votes = 2 if cfg.normals else 1
+    fields = votes * cfg.normals
     x, z = (torch.rand(5, *shape) for shape in ((1, 8, 8), (fields, 1, 8, 8)))
 
     def make(device: str) -> Iterable[Tensor]:

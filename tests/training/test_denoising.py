@@ -85,8 +85,7 @@ def asked(name, network, *, step=0, rows=6, guide=None, **changed):
     objective = registry.load("denoiser_objectives", name)
     cfg = parse(CONSTANTS[name] | changed, objective.Config, where="loss")
     x, y = pixels(rows)
-    schedule = objective.schedule(cfg)
-    times = None if schedule is None else Times(schedule)
+    times = None if cfg.schedule is None else Times(cfg.schedule)
     guide = guide or (guiding() if objective.GUIDED else None)
     return objective.loss(network, x, y, guide=guide, times=times, draw=Draws(5, step), cfg=cfg)
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from rrcm.core.ranges import positive
-from rrcm.models.trained.denoiser import Schedule
 from rrcm.training.engine.draws import Draws
 
 
@@ -13,15 +12,11 @@ from rrcm.training.engine.draws import Draws
 class Config:
     """``sigma`` is the noise level, in pixel units."""
 
+    schedule = None  # the network predicts the clean image, and its time input is zero
     sigma: float
 
     def __post_init__(self) -> None:
         positive(self, "sigma")
-
-
-def schedule(cfg: Config) -> Schedule | None:
-    """None: the network predicts the clean image, and its time input is zero."""
-    return None
 
 
 def denoised(network: nn.Module, x: Tensor, *, draw: Draws, cfg: Config) -> Tensor:

@@ -21,7 +21,7 @@ GUIDED = False  # by a classifier
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """The noise ``schedule``, and the distribution of noise levels in training.
+    """The noise ``schedule`` of the network, and the distribution of noise levels in training.
 
     Under EDM, ln s is normal with ``mean`` and ``std``, in the paper -1.2 and 1.2. The times of a
     VP process are equally likely, and both are 0.
@@ -40,11 +40,6 @@ class Config:
                 self.mean == 0 and self.std == 0,
                 f"mean, std: of edm alone, set them to 0, got {self.mean} and {self.std}",
             )
-
-
-def schedule(cfg: Config) -> Schedule | None:
-    """The noise schedule of the network."""
-    return cfg.schedule
 
 
 def loss(

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from rrcm.diffusion.objectives._pixels import Config as Config
 from rrcm.diffusion.objectives._pixels import denoised
-from rrcm.diffusion.objectives._pixels import schedule as schedule
 from rrcm.models.trained.denoiser import Times
 from rrcm.training.engine.draws import Draws
 

@@ -18,10 +18,7 @@ DIFFUSION = False  # whether the denoiser is a diffusion model, which predicts i
 class Config:
     """No constants."""
 
-
-def normals(cfg: Config) -> int:
-    """Number of fields of standard normal numbers that one purification needs: none."""
-    return 0
+    normals = 0  # fields of standard normal numbers that one purification needs
 
 
 class Purifier(nn.Module):

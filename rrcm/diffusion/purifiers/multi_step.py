@@ -47,13 +47,10 @@ class Config:
     def __post_init__(self) -> None:
         positive(self, "steps", most=COPIES)
 
-
-def normals(cfg: Config) -> int:
-    """Number of fields of standard normal numbers that one purification needs.
-
-    One for each step but the last.
-    """
-    return cfg.steps - 1
+    @property
+    def normals(self) -> int:
+        """Fields of standard normal numbers that one purification needs: not for the last step."""
+        return self.steps - 1
 
 
 class Purifier(nn.Module):

@@ -26,12 +26,8 @@ DIFFUSION = True  # whether the denoiser is a diffusion model
 class Config:
     """``rule`` chooses the time of the schedule for the noise of the picture (eq. 46)."""
 
+    normals = 0  # fields of standard normal numbers that one purification needs
     rule: Rule
-
-
-def normals(cfg: Config) -> int:
-    """Number of fields of standard normal numbers that one purification needs: none."""
-    return 0
 
 
 class Purifier(nn.Module):

@@ -283,7 +283,7 @@ def build(
         channels = clean["shape"]["channels"]
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path.with_name('config.json')}: damaged ({error!r})") from None
-    asked = purifier.normals(constants)
+    asked = constants.normals
     _fits(before, after, channels, local, votes, asked)
     behind = denoiser.build(clean, ensembles.within(tensors, "denoiser."), source=str(path))
     require(
