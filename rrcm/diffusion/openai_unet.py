@@ -22,14 +22,14 @@ from rrcm.models import state_dict
 
 GROUPS = 32  # groups of every GroupNorm in both repositories
 BLOCK = {  # parts of a residual block: their name -> ours
-    "in_layers.0": "norm1",
-    "in_layers.2": "conv1",
-    "emb_layers.1": "time_emb_proj",
-    "out_layers.0": "norm2",
-    "out_layers.3": "conv2",
-    "skip_connection": "conv_shortcut",  # where the number of channels changes
+    ".in_layers.0": ".norm1",
+    ".in_layers.2": ".conv1",
+    ".emb_layers.1": ".time_emb_proj",
+    ".out_layers.0": ".norm2",
+    ".out_layers.3": ".conv2",
+    ".skip_connection": ".conv_shortcut",  # where the number of channels changes
 }
-ATTENTION = {"norm": "group_norm", "qkv": "to_", "proj_out": "to_out.0"}
+ATTENTION = {".norm": ".group_norm", ".qkv": ".to_", ".proj_out": ".to_out.0"}
 ALONE = {"": ""}  # a layer without parts
 QKV = ("q", "k", "v")
 CONVOLUTIONS = (".qkv.weight", ".proj_out.weight")
@@ -200,8 +200,7 @@ def _modules(cfg: unet.Config) -> Iterator[tuple[str, str, dict[str, str]]]:
     yield "out.2", "conv_out", ALONE
     last, each = len(cfg.mults) - 1, cfg.blocks + 1
     conv = cfg.resample == "conv"
-    op, double, layer = (".op", ".conv", ".conv") if conv else ("", "", "")
-    change = ALONE if conv else BLOCK
+    op, layer, change = (".op", ".conv", ALONE) if conv else ("", "", BLOCK)
     for level in range(last + 1):
         seen = cfg.image_size >> level in cfg.attention
         down, first = f"down_blocks.{level}", 1 + level * each
@@ -213,30 +212,20 @@ def _modules(cfg: unet.Config) -> Iterator[tuple[str, str, dict[str, str]]]:
             if seen:
                 yield f"{theirs}.1", f"{ours}.attentions.{i}", ATTENTION
         if level < last:
-            yield (
-                f"input_blocks.{first + cfg.blocks}.0{op}",
-                f"{down}.downsamplers.0{layer}",
-                change,
-            )
+            end = f"input_blocks.{first + cfg.blocks}.0"
+            yield f"{end}{op}", f"{down}.downsamplers.0{layer}", change
         if level > 0:
             end = f"output_blocks.{back + cfg.blocks}.{1 + seen}"
-            yield f"{end}{double}", f"{up}.upsamplers.0{layer}", change
+            yield f"{end}{layer}", f"{up}.upsamplers.0{layer}", change
 
 
 def _names(cfg: unet.Config) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Name of each tensor that a file may have, and the one or three names of ours it becomes."""
     for theirs, ours, parts in _modules(cfg):
         for part, name in parts.items():
-            into = [name + x for x in QKV] if part == "qkv" else [name]
+            into = [name + x for x in QKV] if part == ".qkv" else [name]
             for kind in ("weight", "bias"):
-                yield (
-                    _dotted(theirs, part, kind),
-                    tuple(_dotted("unet", ours, n, kind) for n in into),
-                )
-
-
-def _dotted(*parts: str) -> str:
-    return ".".join(filter(None, parts))
+                yield f"{theirs}{part}.{kind}", tuple(f"unet.{ours}{n}.{kind}" for n in into)
 
 
 def _parts(name: str, tensor: Tensor, head_channels: int) -> tuple[Tensor, ...]:
