@@ -6,8 +6,11 @@ similar representations. Equation numbers are those of docs/theory.md.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -37,6 +40,13 @@ class Condition(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Conditions [B, D] of clean pixels [B, C, H, W] in [0, 1] (eq. 57a)."""
         return self._at(x, self.t_min)
+
+    @torch.no_grad()
+    def of_pictures(self, images: Any, *, max_value: int) -> Iterator[np.ndarray]:
+        """Conditions [n, D] of uint8 pictures [N, C, H, W], in batches."""
+        for first in range(0, len(images), ROWS):
+            pixels = images[first : first + ROWS].astype(np.float32) / np.float32(max_value)
+            yield self(torch.from_numpy(pixels).to(self.mean.device)).cpu().numpy()
 
     def of_noise(self, z: Tensor) -> Tensor:
         """Conditions [B, D] of pure noise, ``t_max`` times ``z`` [B, C, H, W] in model space."""
@@ -84,12 +94,10 @@ def load(folder: Path, split: Split, *, device: str = "cpu") -> Condition:
     return standardise(told, split)
 
 
-@torch.no_grad()
 def standardise(told: Condition, split: Split) -> Condition:
     """Set the mean and standard deviation of ``told`` to those over all images of ``split``."""
-    device, total = told.mean.device, len(split.labels)
-    batches = (split.pixels(slice(i, min(i + ROWS, total))) for i in range(0, total, ROWS))
-    features = torch.cat([told(torch.from_numpy(x).to(device)).double().cpu() for x in batches])
+    device, batches = told.mean.device, told.of_pictures(split.images, max_value=split.max_value)
+    features = torch.from_numpy(np.concatenate([*batches])).double()
     std, mean = torch.std_mean(features, dim=0, correction=0)
     told.mean = mean.float().to(device)
     told.std = torch.where(std > 0, std, 1.0).float().to(device)

@@ -5,7 +5,6 @@ encoder of this project, which is no FID: that has the features of Inception. Th
 reveal copies of training images; the distance in pixels to the nearest one does.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,17 +16,8 @@ from rrcm.diffusion.condition import Condition
 from rrcm.evaluation import frechet
 
 COMPARED = 1000  # pictures whose nearest training image is looked for
-ROWS = 512  # images that are encoded or compared at a time
+ROWS = 512  # images that are compared at a time
 SIDE, LEAST, GAP = 8, 24, 4  # pairs across and down a grid, pixels of a picture, and between pairs
-
-
-def encoded(images: Any, features: Condition, *, max_value: int) -> Iterator[np.ndarray]:
-    """Representations [n, D] of uint8 pictures [N, C, H, W], in batches."""
-    for first in range(0, len(images), ROWS):
-        some = images[first : min(first + ROWS, len(images))].astype(np.float32)
-        pixels = torch.from_numpy(some / np.float32(max_value)).to(features.mean.device)
-        with torch.no_grad():
-            yield features(pixels).cpu().numpy()
 
 
 def distances(
@@ -41,7 +31,7 @@ def distances(
     """
     kinds = made | {"test": test.images[: min(len(images) for images in made.values())]}
     found = {
-        kind: frechet.moments(encoded(images, features, max_value=train.max_value))
+        kind: frechet.moments(features.of_pictures(images, max_value=train.max_value))
         for kind, images in {"train": train.images, **kinds}.items()
     }
     real = found.pop("train")
@@ -61,7 +51,7 @@ def heard(made: np.ndarray, told: Condition, conditions: Tensor, train: Split) -
     First to the one [D] that each picture was made for, then to that of the next picture. If the
     model does not listen, both are the same on average.
     """
-    shown = np.concatenate([*encoded(made, told, max_value=train.max_value)])
+    shown = np.concatenate([*told.of_pictures(made, max_value=train.max_value)])
     asked = conditions.cpu().numpy()
     return [float(np.square(shown - c).mean()) for c in (asked, np.roll(asked, -1, axis=0))]
 
@@ -75,7 +65,7 @@ def nearest(images: np.ndarray, train: Split) -> tuple[np.ndarray, np.ndarray]:
     least = torch.full((len(flat),), torch.inf)
     place = torch.zeros(len(flat), dtype=torch.int64)
     for first in range(0, len(train.labels), ROWS):
-        some = torch.from_numpy(train.pixels(slice(first, min(first + ROWS, len(train.labels)))))
+        some = torch.from_numpy(train.pixels(slice(first, first + ROWS)))
         exact = "donot_use_mm_for_euclid_dist"  # else copies would be at distance 1e-3
         apart, which = torch.cdist(flat, some.flatten(1), compute_mode=exact).min(dim=1)
         place = torch.where(apart < least, first + which, place)
