@@ -175,8 +175,9 @@ def require_file(
         raise refused(f"{path}: {kind}, not a file")
     if found.st_size > most:
         raise refused(f"{path}: {found.st_size:,} bytes, more than the {most:,} of such a file")
-    if words := formats.stand_in(path):
-        raise refused(f"{path}: {words}")
+    with suppress(OSError), path.open("rb") as file:
+        if (kind := formats.kind(file.read(formats.HEAD))) in formats.STAND_INS:
+            raise refused(f"{path}: {formats.WORDS[kind]}")
 
 
 def read_bytes(

@@ -120,16 +120,6 @@ def _zipped(file: IO[bytes]) -> tuple[str, str]:
     return "zip", f"a zip archive with {inside or 'nothing'} in it; unpack it"
 
 
-def stand_in(path: Path) -> str:
-    """The words on a file that a download left in place of the wanted one; else empty."""
-    try:
-        with path.open("rb") as file:
-            found = kind(file.read(HEAD))
-    except OSError:
-        return ""
-    return WORDS[found] if found in STAND_INS else ""
-
-
 def missing(path: Path | str, otherwise: str = "not found") -> str:
     """A path where nothing is, and ``otherwise``, or that it is an address such as s3://….
 
