@@ -142,10 +142,8 @@ def accuracies(
     rows = []
     for sigma in cfg.sigmas:
         scores = features(test, sigma, PROBE).astype(np.float64) @ weights.T + biases
-        correct = int((scores.argmax(axis=1) == test.labels).sum())
-        images = len(test.labels)
-        accuracy = correct / images
-        rows.append({"sigma": sigma, "right": correct, "images": images, "accuracy": accuracy})
+        right, images = int((scores.argmax(axis=1) == test.labels).sum()), len(test.labels)
+        rows.append({"sigma": sigma, "right": right, "images": images, "accuracy": right / images})
     return rows
 
 

@@ -9,7 +9,7 @@ import warnings
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, get_args
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -60,10 +60,7 @@ class Fit:
     def __post_init__(self) -> None:
         if self.shape[0] not in MODES:
             raise DataError(f"pictures have 1 or 3 channels, but the model takes {self.shape[0]}")
-        for value, known in (
-            (self.resize, ("exact", "crop", "squash")),
-            (self.interpolation, FILTERS),
-        ):
+        for value, known in ((self.resize, get_args(Resize)), (self.interpolation, FILTERS)):
             if value not in known:
                 raise ConfigError(
                     f"resize: {value!r} is none of {', '.join(known)}.{suggest(value, [*known])}"
