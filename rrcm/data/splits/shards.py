@@ -116,15 +116,12 @@ class Split:
         """
         if share == 1:
             return self
-        ranked = sorted(
-            range(len(self.idx)),
-            key=lambda i: hashlib.sha256(b"labels/%d/%d" % (seed, self.idx[i])).digest(),
-        )
-        labels = self.labels[ranked]
+        names = [hashlib.sha256(b"labels/%d/%d" % (seed, i)).digest() for i in self.idx]
+        ranked = np.array(sorted(range(len(names)), key=names.__getitem__))
         kept: list[int] = []
-        for label in np.unique(labels):
-            of_class = np.flatnonzero(labels == label)
-            kept += [ranked[i] for i in of_class[: max(1, round(share * len(of_class)))]]
+        for label in np.unique(self.labels):
+            of_class = ranked[self.labels[ranked] == label]
+            kept += of_class[: max(1, round(share * len(of_class)))].tolist()
         rows = np.sort(kept)
         images: np.ndarray | Pictures
         if isinstance(self.images, Pictures):
@@ -182,13 +179,11 @@ def read(root: Path, name: str, *, verify: bool = True) -> Split:
             f"{folder}: no images: data.{name} was 0 when it was written; set it in params.yaml, "
             "then `rrcm repro shard`"
         )
-    tars = tuple(file for file in index["sha256"] if file != ROWS)
+    digests = index["sha256"]
+    tars = tuple(file for file in digests if file != ROWS)
     if verify:
         with ThreadPoolExecutor() as threads:  # hashing releases the interpreter lock
-            for _ in threads.map(
-                lambda file: _check(folder / file, index["sha256"][file]), [*tars, ROWS]
-            ):
-                pass
+            [*threads.map(lambda file: _check(folder / file, digests[file]), [*tars, ROWS])]
     rows = _rows(folder / ROWS)
     images: np.ndarray | Pictures
     if index["shape"] is None:
