@@ -279,11 +279,9 @@ def _by_folder(
     outputs, notes = _outputs(own), list[str]()
     label = {one: _class(one, outputs, where=f"{root}/{one}", among=folders) for one in folders}
     if inner != outer:
-        taken, other = (
-            ("innermost", "torchvision takes the outermost")
-            if natural
-            else ("outermost", "timm takes the innermost")
-        )
+        taken, other = "outermost", "timm takes the innermost"
+        if natural:
+            taken, other = "innermost", "torchvision takes the outermost"
         notes.append(
             f"classes: of folders in folders, the {taken} are the classes; {other}, "
             f"{listed(sorted({*others.values()}))}: give --labels where those are the classes"
