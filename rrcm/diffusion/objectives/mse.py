@@ -5,8 +5,7 @@ The network maps noisy pixels in [0, 1], at one sigma, to clean pixels.
 
 from torch import Tensor, nn
 
-from rrcm.diffusion.objectives._pixels import Config as Config
-from rrcm.diffusion.objectives._pixels import denoised
+from rrcm.diffusion.objectives._pixels import Config, denoised
 from rrcm.models.trained.denoiser import Times
 from rrcm.training.engine.draws import Draws
 
@@ -29,5 +28,4 @@ def loss(
 
     (eq. 54). ``y``, ``guide`` and ``times`` are not used.
     """
-    prediction = denoised(network, x, draw=draw, cfg=cfg)
-    return (prediction - x).square().flatten(1).mean(dim=1)
+    return (denoised(network, x, draw=draw, cfg=cfg) - x).square().flatten(1).mean(dim=1)

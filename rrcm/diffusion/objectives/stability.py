@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rrcm.diffusion.objectives._pixels import Config as Config
-from rrcm.diffusion.objectives._pixels import denoised
+from rrcm.diffusion.objectives._pixels import Config, denoised
 from rrcm.models.trained.denoiser import Times
 from rrcm.training.engine.draws import Draws
 
