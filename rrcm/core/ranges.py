@@ -35,7 +35,7 @@ def positive(section: object, *keys: str, most: int = COUNT) -> None:
     for key in keys:
         value = getattr(section, key)
         require(0 < value < math.inf, f"{key}: must be positive, got {value}")
-        _at_most(key, value, most)
+        not_negative(section, key, most=most)
 
 
 def not_negative(section: object, *keys: str, most: int = COUNT) -> None:
@@ -43,11 +43,7 @@ def not_negative(section: object, *keys: str, most: int = COUNT) -> None:
     for key in keys:
         value = getattr(section, key)
         require(0 <= value < math.inf, f"{key}: must be finite and >= 0, got {value}")
-        _at_most(key, value, most)
-
-
-def _at_most(key: str, value: float, most: int) -> None:
-    require(value <= most, f"{key}: at most {most}, got {value}; more is taken for a mistake")
+        require(value <= most, f"{key}: at most {most}, got {value}; more is taken for a mistake")
 
 
 def share(section: object, *keys: str) -> None:
