@@ -149,9 +149,8 @@ def _array(image: Any, fit: Fit | None, *, name: str) -> np.ndarray:
         return pictures.read(Path(image), fit)
     if isinstance(image, Image.Image):
         channels = 1 if image.mode in ("1", "L", "I;16") else 3
-        return pictures.pixels(
-            image, fit or Fit(shape=(channels, image.height, image.width)), name=name
-        )
+        fit = fit or Fit(shape=(channels, image.height, image.width))
+        return pictures.pixels(image, fit, name=name)
     if isinstance(image, Tensor):
         array = image.detach().cpu()
         return _checked((array.float() if array.is_floating_point() else array).numpy(), name=name)

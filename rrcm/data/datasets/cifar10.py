@@ -79,9 +79,8 @@ def listing(root: Path, link: Path) -> Listing:
         DataError: A batch is missing or damaged.
     """
     hint = f"; `rrcm data cifar10 --from {ARCHIVE}`"
-    *train, test = (
-        _batch(read_bytes(root / name, hint=hint), str(root / name)) for name in BATCHES
-    )
+    paths = [root / name for name in BATCHES]
+    *train, test = (_batch(read_bytes(path, hint=hint), str(path)) for path in paths)
     images, labels = (np.concatenate(arrays) for arrays in zip(*train, strict=True))
     return of_arrays((images, labels), test, classes=CLASSES, max_value=MAX_VALUE)
 

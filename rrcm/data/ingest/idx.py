@@ -4,7 +4,6 @@ A file is a big-endian header and bytes: two zeros, 8 for unsigned bytes, the nu
 the length of each axis, 4 bytes each. Source: LeCun, Cortes & Burges, the page of MNIST.
 """
 
-import gzip
 import math
 import zlib
 from pathlib import Path
@@ -98,7 +97,7 @@ def _packed(source: Path, name: str) -> bytes:
         return read_bytes(path, most=UNPACKED, hint=", nor with .gz at its end")
     try:
         return unzipped(read_bytes(packed), packed, most=UNPACKED)
-    except (OSError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{packed}: truncated or no gzip file ({error})") from None
 
 
@@ -106,12 +105,9 @@ def _pair(
     raw: dict[str, bytes], part: str, folder: Path, *, classes: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Images, uint8 [n, 1, SIDE, SIDE], and labels, int64 [n], below ``classes`` if given."""
-    names = f"{part}-{IMAGES}", f"{part}-{LABELS}"
-    paths = [folder / name for name in names]
-    images, labels = (
-        parse(raw[name], path, axes=axes)
-        for name, path, axes in zip(names, paths, (3, 1), strict=True)
-    )
+    paths = [folder / f"{part}-{kind}" for kind in (IMAGES, LABELS)]
+    images = parse(raw[paths[0].name], paths[0], axes=3)
+    labels = parse(raw[paths[1].name], paths[1], axes=1)
     if images.shape[1:] != (SIDE, SIDE) or not len(images):
         raise DataError(
             f"{paths[0]}: {len(images)} images of {' x '.join(map(str, images.shape[1:]))} pixels, "
