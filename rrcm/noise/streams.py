@@ -56,9 +56,8 @@ def gaussian(
         shape: Shape of one image.
         stream: Purpose of the noise; streams are independent of each other.
     """
-    return of_key((seed & MASK, seed >> 32), images, draws, math.prod(shape), stream).reshape(
-        -1, *shape
-    )
+    flat = of_key((seed & MASK, seed >> 32), images, draws, math.prod(shape), stream)
+    return flat.reshape(-1, *shape)
 
 
 def of_key(
@@ -66,12 +65,8 @@ def of_key(
 ) -> Tensor:
     """`gaussian` for images of ``size`` pixels, [B, size], and the two words of a seed."""
     blocks = torch.arange(-(-size // 4), device=draws.device)
-    counter = torch.stack(
-        torch.broadcast_tensors(
-            blocks, draws[:, None], images[:, None], torch.full_like(blocks, stream)
-        ),
-        dim=-1,
-    )  # [B, ceil(size / 4), 4]
+    parts = (blocks, draws[:, None], images[:, None], torch.full_like(blocks, stream))
+    counter = torch.stack(torch.broadcast_tensors(*parts), dim=-1)  # [B, ceil(size / 4), 4]
     words = philox(counter, key).flatten(1).view(len(draws), -1, 2)
     return box_muller(words[..., 0], words[..., 1]).flatten(1)[:, :size]
 
