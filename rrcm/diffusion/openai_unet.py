@@ -107,10 +107,9 @@ def _shape(path: Path, tensors: dict[str, Tensor], *, image_size: int) -> dict[s
     outputs = {match[1] for name in tensors if (match := OUTPUT.match(name))}
     levels = len(rises) + 1
     blocks, rest = len(outputs) // levels - 1, len(outputs) % levels
-    width, channels, out_channels = (
-        _side(path, tensors, name, axis=axis)
-        for name, axis in (("time_embed.0", 1), ("input_blocks.0.0", 1), ("out.2", 0))
-    )
+    width = _side(path, tensors, "time_embed.0", axis=1)
+    channels = _side(path, tensors, "input_blocks.0.0", axis=1)
+    out_channels = _side(path, tensors, "out.2", axis=0)
     if rest or blocks < 1:
         raise CheckpointError(
             f"{path}: {len(outputs)} output_blocks, of which {len(rises)} double the image; every "

@@ -69,9 +69,8 @@ class Config:
             )
         once = len({*self.attention}) == len(self.attention)
         require(once, f"attention: each size once, got {shown(self.attention)}")
-        places = [
-            mult for size, mult in zip(sizes, self.mults, strict=True) if size in self.attention
-        ]
+        levels = zip(sizes, self.mults, strict=True)
+        places = [mult for size, mult in levels if size in self.attention]
         for channels in [self.width * mult for mult in [*places, self.mults[-1]]]:
             require(
                 channels % self.head_channels == 0,

@@ -133,11 +133,9 @@ class Network(nn.Module):
 
     def _picture(self, patches: Tensor) -> Tensor:
         """Assemble patches [B, L, p p C], row by row, into images [B, C, H, W]."""
-        p, side = self.cfg.patch_size, self.cfg.image_size // self.cfg.patch_size
-        split = patches.reshape(-1, side, side, p, p, self.cfg.channels)
-        return split.permute(0, 5, 1, 3, 2, 4).reshape(
-            -1, self.cfg.channels, self.cfg.image_size, self.cfg.image_size
-        )
+        p, size, channels = self.cfg.patch_size, self.cfg.image_size, self.cfg.channels
+        split = patches.reshape(-1, size // p, size // p, p, p, channels)
+        return split.permute(0, 5, 1, 3, 2, 4).reshape(-1, channels, size, size)
 
 
 def time_embedding(t: Tensor, width: int) -> Tensor:
