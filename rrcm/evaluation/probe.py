@@ -62,11 +62,8 @@ def encode(
         x = torch.from_numpy(split.pixels(chosen))
         if draw is not None:
             images = torch.from_numpy(split.idx[chosen])
-            draws = torch.full_like(images, draw)
-            shape = tuple(x.shape[1:])
-            x = x + sigma * streams.gaussian(
-                cfg.seed, images, draws, shape, stream=streams.VALIDATE
-            )
+            draws, stream = torch.full_like(images, draw), streams.VALIDATE
+            x = x + sigma * streams.gaussian(cfg.seed, images, draws, x.shape[1:], stream=stream)
         with torch.no_grad():
             yield encoder(x.to(device), sigma.to(device)).cpu().numpy()
 
@@ -128,9 +125,8 @@ def accuracies(
 
     def features(split: Split, sigma: float, draw: int) -> np.ndarray:
         t, noise = (units.to_time(sigma), draw) if sigma else (cfg.t_min, None)
-        return np.concatenate(
-            [*encode(encoder, split, cfg, t=t, draw=noise, rows=len(split.labels))]
-        )
+        parts = encode(encoder, split, cfg, t=t, draw=noise, rows=len(split.labels))
+        return np.concatenate([*parts])
 
     weights, biases = probe(
         features(train, cfg.train_sigma, TRAIN),
