@@ -82,10 +82,9 @@ def box_muller(a: Tensor, b: Tensor) -> Tensor:
     sin, cos = _sin_cos(angle)
     odd = (quadrant & 1).bool()
     sign = (1 - (quadrant & 2)).float()
-    return torch.stack(
-        [torch.where(odd, -sin, cos) * sign * radius, torch.where(odd, cos, sin) * sign * radius],
-        dim=-1,
-    )
+    first = torch.where(odd, -sin, cos) * sign * radius
+    second = torch.where(odd, cos, sin) * sign * radius
+    return torch.stack([first, second], dim=-1)
 
 
 def _log(u: Tensor) -> Tensor:
