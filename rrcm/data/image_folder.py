@@ -74,9 +74,8 @@ def folder(
     Raises:
         DataError: No picture can be read, or with ``strict`` one cannot; or a label is no class.
     """
-    contents = class_folders.contents(root)
-    passed_over = class_folders.passed_over(contents)
-    names = [place.name for place in contents.pictures]
+    pictures, passed_over = class_folders.contents(root)
+    names = [place.name for place in pictures]
     if not names:
         raise DataError(
             f"{root}: no pictures here, only {', '.join(sorted(SUFFIXES))} are looked at"

@@ -17,7 +17,7 @@ def acquire(root: Path, origin: Origin) -> str:
     Raises:
         DataError: There is no such folder; as `tree`; or a picture cannot be read.
     """
-    passed_over = class_folders.passed_over(class_folders.contents(origin.folder()))
+    _, passed_over = class_folders.contents(origin.folder())
     return "\n".join([*passed_over, manifest.acquire(root, origin, tree(origin.folder()))])
 
 

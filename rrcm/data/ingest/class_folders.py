@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 from rrcm.core.errors import DataError
 from rrcm.data.ingest.listing import Place
@@ -22,22 +21,14 @@ def classes(root: Path) -> dict[str, list[Place]]:
     names = [name for name in names if not name.startswith(".")]
     if not names:
         raise DataError(f"{root}: no folders in it; expected one for each class")
-    return {name: contents(root / name).pictures for name in names}
+    return {name: contents(root / name)[0] for name in names}
 
 
-class Contents(NamedTuple):
-    """Files below a folder: ``pictures``, ``others``, both sorted, and how many are ``hidden``.
+def contents(root: Path) -> tuple[list[Place], list[str]]:
+    """The pictures below ``root``, at any depth, sorted, and lines on what is passed over.
 
-    A hidden file or folder has a name that begins with a dot; of such a folder nothing is listed.
-    """
-
-    pictures: list[Place]
-    others: list[str]
-    hidden: int
-
-
-def contents(root: Path) -> Contents:
-    """What lies below ``root``, at any depth; links to folders are followed.
+    Links to folders are followed. Passed over are files that are no pictures, and hidden files and
+    folders, whose names begin with a dot.
 
     Raises:
         DataError: A link leads to a folder that is already included, such as its parent.
@@ -61,19 +52,13 @@ def contents(root: Path) -> Contents:
                 found.append(Place(place, os.path.join(folder, name)))
             else:
                 others.append(place)
-    return Contents(sorted(found), sorted(others), hidden)
-
-
-def passed_over(contents: Contents) -> list[str]:
-    """A line for the hidden files of a folder, and one for those that are no pictures."""
     lines = []
-    if contents.hidden:
-        lines.append(f"hidden files and folders passed over: {contents.hidden:,}")
-    if contents.others:
-        some = ", ".join(contents.others[:SHOWN])
-        more = ", …" if contents.others[SHOWN:] else ""
-        lines.append(f"no pictures that can be read: {len(contents.others):,} files ({some}{more})")
-    return lines
+    if hidden:
+        lines.append(f"hidden files and folders passed over: {hidden:,}")
+    if others:
+        some, more = ", ".join(sorted(others)[:SHOWN]), ", …" if others[SHOWN:] else ""
+        lines.append(f"no pictures that can be read: {len(others):,} files ({some}{more})")
+    return sorted(found), lines
 
 
 def tree(root: Path, folders: dict[str, Path]) -> Tree:
