@@ -6,13 +6,14 @@ data ship with the installed scikit-learn, so nothing is downloaded.
 
 import gzip
 import hashlib
+import io
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 
 from rrcm.core.errors import DataError
-from rrcm.core.files import sha256
+from rrcm.core.files import read_bytes
 from rrcm.data.ingest.listing import Contents, Listing, Origin, copy, of_arrays
 
 CLASSES = tuple("0123456789")
@@ -43,15 +44,13 @@ def acquire(root: Path, origin: Origin) -> str:
 
 def listing(root: Path, link: Path) -> Listing:
     """Every image of ``root/digits.csv``, uint8 [1, 8, 8], in the file's order."""
-    path = root / FILE
-    if not path.exists():
-        raise DataError(f"{path}: not found; `rrcm data digits` writes it")
-    if (got := sha256(path)) != SHA256:
+    raw = read_bytes(root / FILE, hint="; `rrcm data digits` writes it")
+    if (got := hashlib.sha256(raw).hexdigest()) != SHA256:
         raise DataError(
-            f"{path}: SHA-256 is {got[:12]}…, expected {SHA256[:12]}…; "
+            f"{root / FILE}: SHA-256 is {got[:12]}…, expected {SHA256[:12]}…; "
             "`rrcm data digits` restores it"
         )
-    rows = np.loadtxt(path, delimiter=",", dtype=np.uint8)  # [N, 65]
+    rows = np.loadtxt(io.BytesIO(raw), delimiter=",", dtype=np.uint8)  # [N, 65]
     images = rows[:, :64].reshape(-1, 1, 8, 8)
     labels = rows[:, 64].astype(np.int64)
     return of_arrays((images, labels), classes=CLASSES, max_value=MAX_VALUE)
