@@ -3,6 +3,7 @@
 import re
 import zipfile
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -67,11 +68,9 @@ def told(source: Path | IO[bytes], otherwise: str, *, own: Collection[str] = ())
         own: The kinds that this reader reads, so that the file is damaged.
     """
     if isinstance(source, Path):
-        try:
-            with source.open("rb") as file:
-                return told(file, otherwise, own=own)
-        except OSError:
-            return otherwise
+        with suppress(OSError), source.open("rb") as file:
+            return told(file, otherwise, own=own)
+        return otherwise
     source.seek(0)
     found = kind(source.read(HEAD))
     words = WORDS.get(found, otherwise)
