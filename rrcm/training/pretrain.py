@@ -27,7 +27,8 @@ def start(cfg: Pretrain, model: Model, *, device: str = "cpu") -> State:
     module = registry.load("networks", model.architecture)
     shape = parse(model.shape, module.Config, where="models: shape")
     encoder = module.Encoder(shape)
-    encoder.first_layer.requires_grad_(not cfg.freeze_patches)
+    first = next(part for part in encoder.modules() if isinstance(part, nn.Conv2d))
+    first.requires_grad_(not cfg.freeze_patches)
     modules = networks(encoder, module, shape, cfg)
     for part in modules.values():
         part.to(device)  # before the optimizer, whose state follows its parameters

@@ -58,11 +58,6 @@ class Encoder(Unnormed):
         self.conv2 = nn.Conv2d(first, second, KERNEL)
         self.linear3 = nn.Linear(second * side**2, cfg.width)
 
-    @property
-    def first_layer(self) -> nn.Module:
-        """The layer that pre-training freezes with ``freeze_patches``."""
-        return self.conv1
-
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Representations [B, D] of ``x`` [B, C, H, W], noisy pixels.
 

@@ -92,11 +92,6 @@ class Encoder(Unnormed):
         """The residual blocks, in order."""
         return [getattr(self, name) for name in STAGES if hasattr(self, name)]
 
-    @property
-    def first_layer(self) -> nn.Module:
-        """The layer that pre-training freezes with ``freeze_patches``."""
-        return self.conv1
-
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Representations [B, D] of ``x`` [B, C, H, W], noisy pixels.
 

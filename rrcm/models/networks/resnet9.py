@@ -98,11 +98,6 @@ class Encoder(Unnormed):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    @property
-    def first_layer(self) -> nn.Module:
-        """The layer that pre-training freezes with ``freeze_patches``."""
-        return self.stem.conv
-
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Representations [B, D] of ``x`` [B, C, H, W], noisy pixels.
 

@@ -105,11 +105,6 @@ class Encoder(nn.Module):
         if cfg.init == "xavier":
             xavier(self)
 
-    @property
-    def first_layer(self) -> nn.Module:
-        """The layer that pre-training freezes with ``freeze_patches``."""
-        return self.patch_embed
-
     def forward(self, x: Tensor, sigma: Tensor, hidden: Tensor | None = None) -> Tensor:
         """Representations [B, D] of ``x`` [B, C, H, W], noisy pixels, at ``sigma`` [B] or [].
 
