@@ -29,10 +29,10 @@ class Trunk(nn.Module):
 
     def __init__(self, network: Classifier) -> None:
         super().__init__()
-        encoder: Any = network.encoder
-        self.register_buffer("mean", encoder.mean.double())
-        self.stem = _folded(encoder.conv1, encoder.bn1)
-        self.stem.weight /= encoder.std.double()
+        encoder: Any = copy.deepcopy(network.encoder).double().eval()
+        self.register_buffer("mean", encoder.mean)
+        self.stem = fuse_conv_bn_eval(encoder.conv1, encoder.bn1)
+        self.stem.weight /= encoder.std
         self.maxpool = encoder.maxpool
         self.blocks = nn.Sequential(*(Block(b) for stage in encoder.stages for b in stage))
         self.head = copy.deepcopy(network.head).double()
@@ -51,9 +51,9 @@ class Block(nn.Module):
         pairs = [(block.conv1, block.bn1), (block.conv2, block.bn2)]
         if hasattr(block, "conv3"):
             pairs.append((block.conv3, block.bn3))
-        self.convolutions = nn.ModuleList(_folded(*pair) for pair in pairs)
+        self.convolutions = nn.ModuleList(fuse_conv_bn_eval(*pair) for pair in pairs)
         shortcut = block.downsample
-        self.shortcut = nn.Identity() if shortcut is None else _folded(*shortcut)
+        self.shortcut = nn.Identity() if shortcut is None else fuse_conv_bn_eval(*shortcut)
 
     def forward(self, x: Tensor) -> Tensor:
         """Output of the block, [B, C, H, W]."""
@@ -62,10 +62,3 @@ class Block(nn.Module):
         for convolution in before:
             h = F.relu(convolution(h))
         return F.relu(last(h) + self.shortcut(x))
-
-
-def _folded(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
-    """``norm`` after ``convolution`` as one convolution in float64, without changing either."""
-    return fuse_conv_bn_eval(
-        copy.deepcopy(convolution).double().eval(), copy.deepcopy(norm).double().eval()
-    )
