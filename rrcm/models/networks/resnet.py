@@ -66,8 +66,9 @@ class Encoder(Unnormed):
         stem = 64 if large else 16
         self.mean: Tensor
         self.std: Tensor
-        self.register_buffer("mean", _channels(cfg.mean), persistent=False)  # from params.yaml
-        self.register_buffer("std", _channels(cfg.std), persistent=False)
+        for name in ("mean", "std"):  # from params.yaml
+            numbers = torch.tensor(getattr(cfg, name))[:, None, None]
+            self.register_buffer(name, numbers, persistent=False)
         block: type[BasicBlock | Bottleneck]
         layers: tuple[int, ...]
         channels: tuple[int, ...]
@@ -107,7 +108,3 @@ class Encoder(Unnormed):
         for stage in self.stages:
             x = stage(x)
         return x.mean(dim=(2, 3))
-
-
-def _channels(numbers: list[float]) -> Tensor:
-    return torch.tensor(numbers)[:, None, None]
