@@ -129,13 +129,12 @@ class PurifiedClassifier(Exact):
 
         ``outputs`` are `parity_outputs`.
         """
-        decided = torch.ones(len(outputs["scores"]), dtype=torch.bool)
-        if self.votes > 1:
-            calls = [value for name, value in outputs.items() if name != "scores"]
-            best = self.purified(calls).topk(min(2, outputs["scores"].shape[1])).values
-            # A logarithm of mean probabilities moves by up to twice as much as the scores.
-            decided &= (best[..., 0] - best[..., -1] > 4 * tolerance).all(dim=1)
-        return decided
+        if self.votes == 1:
+            return torch.ones(len(outputs["scores"]), dtype=torch.bool)
+        calls = [value for name, value in outputs.items() if name != "scores"]
+        best = self.purified(calls).topk(min(2, outputs["scores"].shape[1])).values
+        # A logarithm of mean probabilities moves by up to twice as much as the scores.
+        return (best[..., 0] - best[..., -1] > 4 * tolerance).all(dim=1)
 
     def fix(self, sigma: float) -> AtSigma:
         """This classifier at one ``sigma``: (x [B, C, H, W], z if any) -> scores [B, K].
@@ -196,8 +195,7 @@ def save(
 ) -> dict[str, Any]:
     """Write a denoiser and a classifier as one network; returns its ``config.json``.
 
-    ``model.safetensors`` holds everything that defines the function, and its SHA-256 identifies the
-    function in votes files. Nothing is written if the parts do not fit together.
+    Nothing is written if the parts do not fit together.
 
     Args:
         folder: Where to write ``model.safetensors`` and ``config.json``.
@@ -231,7 +229,10 @@ def save(
         "params": made_with | (params or {}),
     }
     if cfg.local.copies and cfg.local.fixed:
-        tensors["local"] = _copies(cfg.local, ensembles.pictures(configs[1]))
+        draws, size = torch.arange(cfg.local.copies), tuple(ensembles.pictures(configs[1]))
+        tensors["local"] = streams.gaussian(
+            cfg.local.seed, torch.zeros_like(draws), draws, size, stream=streams.LOCAL
+        )
     build(config, tensors, folder / "model.safetensors")
     kept = ("pictures", "purified", "denoiser", "classifier")
     function = json.dumps([config[key] for key in kept], sort_keys=True)
@@ -331,12 +332,4 @@ def _fits(
         votes == 1 or asked + fresh > 0,
         f"votes: {votes} votes without randomness are all the same; set it to 1, or take the "
         "purifier multi_step with steps above 1",
-    )
-
-
-def _copies(local: Local, shape: list[int]) -> Tensor:
-    """The fixed noise delta [m, C, H, W] of a seed."""
-    draws = torch.arange(local.copies)
-    return streams.gaussian(
-        local.seed, torch.zeros_like(draws), draws, tuple(shape), stream=streams.LOCAL
     )
