@@ -59,7 +59,8 @@ def read(
             difference.
         ConfigError: Not exactly one of ``heads`` and ``head_channels`` is given.
     """
-    tensors = state_dict.load(path, hint="the weights are in a file such as ema_0.9999_500000.pt")
+    hint = "the weights are in a file such as ema_0.9999_500000.pt"
+    tensors = state_dict.find(path, (), hint=hint).tensors
     if "label_emb.weight" in tensors:
         raise CheckpointError(
             f"{path}: label_emb.weight: this UNet is told the class of what it denoises, which is "

@@ -70,11 +70,6 @@ class Found(NamedTuple):
     beside: tuple[str, ...]
 
 
-def load(path: Path, *, hint: str) -> dict[str, Tensor]:
-    """The state dict that ``path`` holds alone; `find` with no keys."""
-    return find(path, (), hint=hint).tensors
-
-
 def find(path: Path, keys: Sequence[str], *, hint: str) -> Found:
     """The state dict in ``path``, memory-mapped if its format allows.
 
@@ -183,11 +178,7 @@ def check(
 ) -> None:
     """Refuse tensors with other names or shapes than wanted, or not finite, or of an inexact type.
 
-    Args:
-        path: Their file, for messages.
-        tensors: Tensors by name.
-        wanted: The expected shapes by name.
-        hints: Possible reasons why a tensor is missing, by name.
+    ``path`` is their file, for messages; ``hints`` are reasons why one may be missing, by name.
 
     Raises:
         CheckpointError: Names the first tensor that is wrong.

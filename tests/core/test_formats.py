@@ -106,10 +106,14 @@ def labels(path: Path) -> None:
     image_folder.folder(path.parent, FIT, classes=classes, named=False, labels=path, strict=True)
 
 
+def weights(path: Path) -> None:
+    state_dict.find(path, (), hint="")
+
+
 READERS = {  # the ending of what it reads, the reader, kinds of `KINDS` that it reads
     "ONNX": (".onnx", _onnx_file.read, ("onnx",)),
-    "weights": (".pth", lambda path: state_dict.load(path, hint=""), ("torch",)),
-    "safetensors": (".safetensors", lambda path: state_dict.load(path, hint=""), ("safetensors",)),
+    "weights": (".pth", weights, ("torch",)),
+    "safetensors": (".safetensors", weights, ("safetensors",)),
     "pictures": (".png", lambda path: pictures.read(path, FIT), ("picture",)),
     "labels": (".csv", labels, ()),
     "classes": (".txt", class_names, ()),
@@ -138,6 +142,6 @@ def test_every_reader_of_a_users_file_names_what_it_is(tmp_path: Path, reader: s
 def test_an_address_is_no_missing_file(address: str):
     """As it was typed: a path has lost one of the slashes."""
     with refused(CheckpointError, f"{address}: an address, not a path; download the file"):
-        state_dict.load(Path(address), hint="")
+        state_dict.find(Path(address), (), hint="")
     for path in ("C:/net.pth", "a:b", "/s3:/b"):
         assert formats.missing(Path(path)) == f"{path}: not found"
