@@ -113,21 +113,18 @@ def read(folder: Path, count: int) -> list[tuple[Classifier, dict[str, Any]]]:
             "remove it"
         )
     members = [classifier.load(folder / str(place)) for place in range(1, count + 1)]
-    for _, config in members[1:]:
-        _alike(members[0][1], config, folder)
+    (_, first), *others = members
+    for _, other in others:
+        for what, here, there in (
+            ("classes", first["classes"], other["classes"]),
+            ("pictures [C, H, W]", pictures(first), pictures(other)),
+        ):
+            if here != there:
+                raise CheckpointError(
+                    f"{folder}: {first.get('run')} and {other.get('run')} are for other {what}: "
+                    f"{shown(here)} and {shown(there)}"
+                )
     return members
-
-
-def _alike(first: dict[str, Any], other: dict[str, Any], folder: Path) -> None:
-    described = [
-        {"classes": c["classes"], "pictures [C, H, W]": pictures(c)} for c in (first, other)
-    ]
-    for what, here in described[0].items():
-        if here != (there := described[1][what]):
-            raise CheckpointError(
-                f"{folder}: {first.get('run')} and {other.get('run')} are for other {what}: "
-                f"{shown(here)} and {shown(there)}"
-            )
 
 
 def pictures(config: dict[str, Any]) -> list[int]:
