@@ -27,7 +27,7 @@ from rrcm.training.engine.computing import Computed
 from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs import loading, order
 from rrcm.training.engine.inputs.loading import Batch
-from rrcm.training.engine.schedules import multi_step, warmup_cosine
+from rrcm.training.engine.schedules import warmup_cosine
 
 LOG_EVERY = 10
 BETA_2 = 0.999  # AdamW
@@ -230,7 +230,7 @@ def rate(step: int, optimizer: Optimizer, *, steps: int, per_epoch: int) -> floa
     if optimizer.warmup_by == "epoch" and step < warmup:
         return step // per_epoch * per_epoch / warmup
     if optimizer.milestones and step >= warmup:
-        return multi_step(step / steps, milestones=optimizer.milestones, gamma=optimizer.gamma)
+        return optimizer.gamma ** sum(step / steps >= share for share in optimizer.milestones)
     return warmup_cosine(step, steps=round(optimizer.horizon * steps), warmup=warmup)
 
 

@@ -30,11 +30,6 @@ def warmup_cosine(step: int, *, steps: int, warmup: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
-def multi_step(done: float, *, milestones: list[float], gamma: float) -> float:
-    """Share of the peak learning rate after a share ``done`` of the training."""
-    return gamma ** sum(done >= share for share in milestones)
-
-
 def ramp(done: float, *, defer: float = 0.0, warmup: float = 0.0) -> float:
     """Factor of a loss weight or a radius after a share ``done`` of the training.
 
