@@ -7,6 +7,7 @@ them, so that several processes train the same network as one.
 import hashlib
 import math
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ class Draws:
 
         Different ``purpose``s have independent numbers.
         """
-        self._key, self._first, self._calls = f"{seed}/{step}/{purpose}", first, 0
+        self._key, self._first, self._calls = f"{seed}/{step}/{purpose}", first, count(1)
         self.law = "gaussian"
 
     def normal(self, x: Tensor) -> Tensor:
@@ -51,7 +52,7 @@ class Draws:
 
     def integer(self, high: int) -> int:
         """A uniform integer below ``high``, the same for the whole batch."""
-        return int(torch.randint(high, (), generator=self._generator(self._next(), 0, "cpu")))
+        return int(torch.randint(high, (), generator=self._generator(next(self._calls), 0, "cpu")))
 
     def pair(self, points: int, weights: Tensor | None) -> int:
         """Index n of a pair (n, n + 1) of ``points``, the same for the whole batch.
@@ -60,13 +61,13 @@ class Draws:
         """
         if weights is None:
             return self.integer(points - 1)
-        generator = self._generator(self._next(), 0, "cpu")
+        generator = self._generator(next(self._calls), 0, "cpu")
         return int(torch.multinomial(weights.double().cpu(), 1, generator=generator))
 
     def _rows(
         self, draw: Callable[..., Tensor], shape: Sequence[int], dtype: torch.dtype, device: Any
     ) -> Tensor:
-        rows, call = shape[0], self._next()
+        rows, call = shape[0], next(self._calls)
         blocks = range(self._first // BLOCK, -(-(self._first + rows) // BLOCK))
         parts = [
             draw(BLOCK, *shape[1:], dtype=dtype, device=device, generator=generator)
@@ -75,10 +76,6 @@ class Draws:
         ]
         start = self._first - BLOCK * blocks.start
         return torch.cat(parts)[start : start + rows]
-
-    def _next(self) -> int:
-        self._calls += 1
-        return self._calls
 
     def _generator(self, call: int, block: int, device: torch.device | str) -> torch.Generator:
         digest = hashlib.sha256(f"{self._key}/{call}/{block}".encode()).digest()
