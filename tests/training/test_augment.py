@@ -274,7 +274,7 @@ def test_draws_are_uniform_between_plus_and_minus_the_amount():
 
 def test_a_picture_s_crop_is_torchvision_s_of_the_same_rectangle():
     """And that is timm's of the same seed; of a picture however small."""
-    crop = transforms.PictureCrop(transforms.ResizedCrop(**CROP))
+    crop = transforms.ResizedCrop(**CROP).on_picture
     with transforms.global_seed(random.Random(3).randrange(transforms.SEEDS)):
         box = RandomResizedCropAndInterpolation.get_params(picture(), CROP["scale"], CROP["ratio"])
     bicubic = InterpolationMode.BICUBIC
@@ -287,7 +287,8 @@ def test_a_picture_s_crop_is_torchvision_s_of_the_same_rectangle():
 
 
 def test_randaugment_is_timm_s_of_the_same_seed():
-    found = transforms.RandAugment(policy=POLICY)(picture(), (50, 30), rng := random.Random(5))
+    change, rng = transforms.RandAugment(policy=POLICY).on_picture, random.Random(5)
+    found = change(picture(), (50, 30), rng)
     seed = random.Random(5).randrange(transforms.SEEDS)
     theirs = rand_augment_transform(POLICY, {"translate_const": int(0.45 * 30)})
     random.seed(seed)

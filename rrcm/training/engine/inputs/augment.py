@@ -18,7 +18,7 @@ from rrcm.core.registry import suggest
 from rrcm.core.schema import parse, shown
 from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs import transforms
-from rrcm.training.engine.inputs.transforms import Augmentation, PictureCrop, RandAugment
+from rrcm.training.engine.inputs.transforms import Augmentation, RandAugment
 
 KINDS = {
     "affine": transforms.Affine,
@@ -55,12 +55,7 @@ def build(declared: list[Any], *, where: str, encoded: bool = False) -> Augmenta
                 f"{where}[{i}]: {_name(transform)} works on single pictures; put it before "
                 f"{_name(parsed[leading])}, which works on batches"
             )
-    return Augmentation(
-        to_pictures=tuple(
-            PictureCrop(t) if isinstance(t, transforms.ResizedCrop) else t for t in parsed[:leading]
-        ),
-        to_batches=tuple(parsed[leading:]),
-    )
+    return Augmentation(to_pictures=tuple(parsed[:leading]), to_batches=tuple(parsed[leading:]))
 
 
 class Mixer:

@@ -35,11 +35,11 @@ POLICY = re.compile(r"rand(-(m|n|mmax|inc)[0-9]{1,2}|-(p|mstd)[0-9]{1,3}(\.[0-9]
 TRANSLATE = 0.45  # share of the shorter side, as in timm
 
 
-def check_range(name: str, bounds: list[float], *, above: float = 0.0) -> None:
-    """Refuse anything but two numbers [lo, hi], ``above`` < lo <= hi."""
+def check_range(name: str, bounds: list[float]) -> None:
+    """Refuse anything but two numbers [lo, hi], 0 < lo <= hi."""
     require(
-        len(bounds) == 2 and above < bounds[0] <= bounds[1] <= SIDE,
-        f"{name}: expected [lo, hi] with {above:g} < lo <= hi <= {SIDE}, got {shown(bounds)}",
+        len(bounds) == 2 and 0 < bounds[0] <= bounds[1] <= SIDE,
+        f"{name}: expected [lo, hi] with 0 < lo <= hi <= {SIDE}, got {shown(bounds)}",
     )
 
 
@@ -154,6 +154,20 @@ class ResizedCrop:
         matrix = [[width, none, x_shift], [none, height, y_shift]]
         return _sample(x, matrix, outside="border")
 
+    def on_picture(
+        self, picture: Image.Image, size: tuple[int, int], rng: random.Random
+    ) -> Image.Image:
+        """A rectangle of ``picture`` of whole pixels, bicubic and antialiased, (width, height).
+
+        Rectangles are timm's: if none of ten fits, the largest central one of an allowed shape.
+        """
+        with global_seed(rng.randrange(SEEDS)):
+            top, left, height, width = RandomResizedCropAndInterpolation.get_params(
+                picture, self.scale, self.ratio
+            )
+        cut_out = picture.crop((left, top, left + max(width, 1), top + max(height, 1)))
+        return cut_out.resize(size, Image.Resampling.BICUBIC)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Jitter:
@@ -262,7 +276,7 @@ class RandAugment:
             f"policy: {shown(self.policy)} is not of the form rand-m9-n2-mstd0.5-inc1",
         )
 
-    def __call__(
+    def on_picture(
         self, picture: Image.Image, size: tuple[int, int], rng: random.Random
     ) -> Image.Image:
         """Augmented ``picture`` of the same size."""
@@ -271,35 +285,11 @@ class RandAugment:
             return change(picture.convert("RGB")).convert(picture.mode)
 
 
-@dataclass(frozen=True, slots=True)
-class PictureCrop:
-    """`ResizedCrop` of a picture: whole pixels, antialiased bicubic scaling.
-
-    Rectangles are timm's: if none of ten fits, the largest central one of an allowed shape.
-    """
-
-    cfg: ResizedCrop
-
-    def __call__(
-        self, picture: Image.Image, size: tuple[int, int], rng: random.Random
-    ) -> Image.Image:
-        """A random rectangle of ``picture`` at ``size``, (width, height)."""
-        with global_seed(rng.randrange(SEEDS)):
-            top, left, height, width = RandomResizedCropAndInterpolation.get_params(
-                picture, self.cfg.scale, self.cfg.ratio
-            )
-        cut_out = picture.crop((left, top, left + max(width, 1), top + max(height, 1)))
-        return cut_out.resize(size, Image.Resampling.BICUBIC)
-
-
-Picture = PictureCrop | RandAugment
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Augmentation:
     """The augmentations of one view: first those of single pictures, then those of batches."""
 
-    to_pictures: tuple[Picture, ...]
+    to_pictures: tuple[ResizedCrop | RandAugment, ...]
     to_batches: tuple[Callable[[Tensor, Draws], Tensor], ...]
 
     def __call__(self, x: Tensor, draw: Draws) -> Tensor:
@@ -316,7 +306,7 @@ class Augmentation:
             picture = pictures.fitted(picture, fit, name=name)
         _, height, width = fit.shape
         for transform in self.to_pictures:
-            picture = transform(picture, (width, height), rng)
+            picture = transform.on_picture(picture, (width, height), rng)
         return pictures.as_array(picture)
 
 
