@@ -44,6 +44,7 @@ def build(declared: list[Any], *, where: str, encoded: bool = False) -> Augmenta
             of batches.
     """
     parsed = [_parse(entry, where=f"{where}[{i}]") for i, entry in enumerate(declared)]
+    names = [name for entry in declared for name in entry]
     leading, kinds = 0, (RandAugment, transforms.ResizedCrop)
     if encoded or any(isinstance(transform, RandAugment) for transform in parsed):
         while leading < len(parsed) and isinstance(parsed[leading], kinds):
@@ -52,8 +53,8 @@ def build(declared: list[Any], *, where: str, encoded: bool = False) -> Augmenta
     for i, transform in enumerate(parsed[leading:], leading):
         if isinstance(transform, late):
             raise ConfigError(
-                f"{where}[{i}]: {_name(transform)} works on single pictures; put it before "
-                f"{_name(parsed[leading])}, which works on batches"
+                f"{where}[{i}]: {names[i]} works on single pictures; put it before "
+                f"{names[leading]}, which works on batches"
             )
     return Augmentation(to_pictures=tuple(parsed[:leading]), to_batches=tuple(parsed[leading:]))
 
@@ -111,7 +112,3 @@ def _parse(entry: Any, *, where: str) -> Any:
             f"{suggest(name, [*KINDS]) if isinstance(name, str) else ''}"
         )
     return parse(constants, KINDS[name], where=f"{where}.{name}")
-
-
-def _name(transform: object) -> str:
-    return next(name for name, kind in KINDS.items() if isinstance(transform, kind))
