@@ -84,7 +84,6 @@ def batches(
         seed=seed,
         weights=weights,
     )
-    order.steps_per_epoch(len(split.labels), batch_size=batch_size)  # checks the batch size
     steps = range(start, stop)
     if encoded:
         images = _rendered(part, steps, device, workers)
@@ -95,7 +94,8 @@ def batches(
                     f"{places[name]}: randaugment works on picture files, and these data are "
                     "arrays; leave it out"
                 )
-        images = _in_memory(part, steps, device)
+        held = torch.from_numpy(split.images).to(device)
+        images = (dict.fromkeys(augment, held[part.chosen(n).to(device)]) for n in steps)
     return _augmented(part, steps, images, device)
 
 
@@ -147,14 +147,6 @@ def _shards(split: Split) -> tuple[int, ...]:
     return (len(split.labels),)
 
 
-def _in_memory(
-    part: _Part, steps: range, device: torch.device | str
-) -> Iterator[dict[str, Tensor]]:
-    images = torch.from_numpy(part.split.images).to(device)
-    for step in steps:
-        yield dict.fromkeys(part.views, images[part.chosen(step).to(device)])
-
-
 def _rendered(
     part: _Part, steps: range, device: torch.device | str, workers: int
 ) -> Iterator[dict[str, Tensor]]:
@@ -179,17 +171,8 @@ def _augmented(
 ) -> Iterator[Batch]:
     labels = torch.from_numpy(part.split.labels)
     for step, views in zip(steps, images, strict=True):
-        draws = {
-            name: Draws(part.seed, step, first=part.first, purpose=f"augment/{name}")
-            for name in part.views
-        }
-        rows = part.chosen(step)
-        yield Batch(
-            step=step,
-            views={
-                name: part.views[name](pixels.float() / part.split.max_value, draws[name])
-                for name, pixels in views.items()
-            },
-            labels=labels[rows].to(device),
-            rows=rows,
-        )
+        rows, augmented = part.chosen(step), {}
+        for name, pixels in views.items():
+            draw = Draws(part.seed, step, first=part.first, purpose=f"augment/{name}")
+            augmented[name] = part.views[name](pixels.float() / part.split.max_value, draw)
+        yield Batch(step=step, views=augmented, labels=labels[rows].to(device), rows=rows)
