@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rrcm.config.sections import Grid, Model, Pretrain
+from rrcm.config.sections import Model, Pretrain
 from rrcm.core import registry
 from rrcm.core.errors import ConfigError
 from rrcm.core.schema import parse
@@ -54,7 +54,7 @@ def loss_of(online: nn.Module, target: nn.Module, cfg: Pretrain, noted: dict[str
     Raises:
         ConfigError: ``cfg.augment`` lacks a view of the objective.
     """
-    objective, constants = _objective(cfg)
+    (objective, constants), grid = _objective(cfg), cfg.grid
     if cfg.augment.keys() != {*objective.VIEWS}:
         raise ConfigError(
             f"pretrain: augment: {cfg.objective} needs the views {', '.join(objective.VIEWS)}; "
@@ -62,7 +62,12 @@ def loss_of(online: nn.Module, target: nn.Module, cfg: Pretrain, noted: dict[str
         )
 
     def loss(batch: Batch, draw: Draws) -> dict[str, Tensor]:
-        levels, weights = noise_levels(batch.step, cfg.grid, steps=cfg.steps)
+        points = grid_points(
+            batch.step, steps=cfg.steps, first=grid.first, last=grid.last, rule=grid.rule
+        )
+        levels = karras_grid(points, t_min=grid.t_min, t_max=grid.t_max, rho=grid.rho)
+        uniform = grid.sampling == "uniform"
+        weights = None if uniform else lognormal_weights(levels, mean=grid.mean, std=grid.std)
         terms, latest = objective.loss(
             online, target, batch.views, levels=levels, weights=weights, draw=draw, cfg=constants
         )
@@ -113,18 +118,6 @@ def pretrain(state: State, split: Split, cfg: Pretrain) -> Training:
         compute=cfg.compute,
         seed=cfg.seed,
     )
-
-
-def noise_levels(step: int, grid: Grid, *, steps: int) -> tuple[Tensor, Tensor | None]:
-    """Noise levels t of ``step``, descending, float64 [N], and weights of neighbour pairs [N - 1].
-
-    Levels are in model space (t = 2 sigma). Weights are relative frequencies; None means uniform.
-    """
-    points = grid_points(step, steps=steps, first=grid.first, last=grid.last, rule=grid.rule)
-    levels = karras_grid(points, t_min=grid.t_min, t_max=grid.t_max, rho=grid.rho)
-    if grid.sampling == "uniform":
-        return levels, None
-    return levels, lognormal_weights(levels, mean=grid.mean, std=grid.std)
 
 
 def _objective(cfg: Pretrain) -> tuple[ModuleType, Any]:
