@@ -105,7 +105,8 @@ def ddn(
             adversarial = _mode(log_p) != classes(y)
             best, shortest = _shorter(best, shortest, offset, adversarial)
             norm = (norm * torch.where(adversarial, 1 - GAMMA, 1 + GAMMA)).minimum(farthest)
-            offset = _of_length(offset + _rate(k / steps) * ascent, norm)
+            cosine = (1 + math.cos(math.pi * (k / steps))) / 2
+            offset = _of_length(offset + (SLOWEST + (1 - SLOWEST) * cosine) * ascent, norm)
             offset = torch.round(MAX_VALUE * (x + offset)).div(MAX_VALUE).clamp(0, 1) - x
         log_p = log_probabilities(model, x + offset + noise, sigma)
     best, _ = _shorter(best, shortest, offset, _mode(log_p) != classes(y))
@@ -196,11 +197,6 @@ def _mode(log_p: Tensor) -> Tensor:
     """Majority class [B] of copies with log-probabilities [m, B, K]; ties go to the lowest."""
     votes = nn.functional.one_hot(log_p.argmax(dim=2), log_p.shape[2]).sum(dim=0)
     return votes.argmax(dim=1)
-
-
-def _rate(done: float) -> float:
-    """Length of DDN's step after a share ``done`` of the steps: half a cosine."""
-    return SLOWEST + (1 - SLOWEST) * (1 + math.cos(math.pi * done)) / 2
 
 
 def _length(x: Tensor) -> Tensor:
