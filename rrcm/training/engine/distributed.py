@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
-from torch.nn.parallel import DistributedDataParallel
 
 from rrcm.core.errors import ConfigError
 
@@ -102,13 +101,6 @@ def from_first(
     if world() > 1:
         dist.broadcast_object_list(message, device=torch.device(device))
     return message[0]
-
-
-def averaging(module: nn.Module) -> nn.Module:
-    """Wrap ``module`` so that gradients are averaged over all processes."""
-    if world() == 1:
-        return module
-    return DistributedDataParallel(module, forward_sync_buffers=False, gradient_as_bucket_view=True)
 
 
 def synchronise(module: nn.Module) -> None:
