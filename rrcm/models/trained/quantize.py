@@ -55,7 +55,12 @@ def float16(model: ModelProto, ends: Collection[str] = ("scores",)) -> ModelProt
             nodes += [_cast(f"{name}.half", name, TensorProto.FLOAT) for name in last]
         else:
             nodes.append(node)
-    return _with(half, nodes)
+    used = {name for node in nodes for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    del graph.node[:], graph.initializer[:], graph.value_info[:]  # the types are the old ones
+    graph.node.extend(nodes)
+    graph.initializer.extend(kept)
+    return half
 
 
 def int8(model: ModelProto, pixels: np.ndarray) -> ModelProto:
@@ -98,15 +103,3 @@ class _Chunks:
 
 def _cast(name: str, to: str, kind: int) -> NodeProto:
     return helper.make_node("Cast", [name], [to], to=kind)
-
-
-def _with(model: ModelProto, nodes: list[NodeProto]) -> ModelProto:
-    """``model`` with its nodes replaced, and without unused constants and the old types."""
-    used = {name for node in nodes for name in node.input}
-    kept = [tensor for tensor in model.graph.initializer if tensor.name in used]
-    for field, values in ((model.graph.node, nodes), (model.graph.initializer, kept)):
-        values = list(values)
-        del field[:]
-        field.extend(values)
-    del model.graph.value_info[:]
-    return model
