@@ -101,8 +101,15 @@ def pretrain(state: State, split: Split, cfg: Pretrain) -> Training:
     encoders = [called[1][name] for name, (source, _) in targets.items() if source == "encoder"]
     noted: dict[str, float] = {}
 
+    @torch.no_grad()
     def follow() -> dict[str, float]:
-        return noted | {"momentum": _follow(state, targets, cfg)}
+        """Update the targets, but not their buffers: no running statistics of them are read."""
+        scheduled = schedules.ema_momentum(state.step - 1, steps=cfg.steps, target=cfg.target)
+        for name, (source, momentum) in targets.items():
+            averages, values = ([*part.parameters()] for part in (target[name], online[source]))
+            weight = 1 - (scheduled if momentum is None else momentum)
+            torch._foreach_lerp_(averages, values, weight)
+        return noted | {"momentum": scheduled}
 
     return Training(
         state=state,
@@ -124,20 +131,3 @@ def _objective(cfg: Pretrain) -> tuple[ModuleType, Any]:
     """The objective's module and its constants."""
     objective = registry.load("objectives", cfg.objective)
     return objective, parse(cfg.loss, objective.Config, where="pretrain: loss")
-
-
-@torch.no_grad()
-def _follow(state: State, targets: dict[str, tuple[str, float | None]], cfg: Pretrain) -> float:
-    """Update the EMA targets after a step; returns the scheduled momentum.
-
-    Buffers are left alone: in training, BatchNorm uses the statistics of its batch, and the running
-    statistics of the target are never read.
-    """
-    scheduled = schedules.ema_momentum(state.step - 1, steps=cfg.steps, target=cfg.target)
-    modules: dict[str, Any] = {**state.modules}  # nn.ModuleDicts
-    online, target = (modules[name] for name in ("online", "target"))
-    for name, (source, momentum) in targets.items():
-        averages, values = ([*part.parameters()] for part in (target[name], online[source]))
-        weight = 1 - (scheduled if momentum is None else momentum)
-        torch._foreach_lerp_(averages, values, weight)
-    return scheduled
