@@ -114,14 +114,13 @@ def synchronise(module: nn.Module) -> None:
         n: m for n, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
     }
     for name, norm in norms.items():
-        if type(norm) not in SHARED and not isinstance(norm, _Shared):
+        if type(norm) not in (nn.BatchNorm1d, nn.BatchNorm2d, _Shared):
             raise ConfigError(
                 f"compute.devices: {name} is a {type(norm).__name__}, which would see a part of "
                 "each batch; take nn.BatchNorm2d in its place, or 1 device"
             )
     for norm in norms.values():
-        # The subclass has no state of its own, so changing the class is enough.
-        norm.__class__ = SHARED.get(type(norm), type(norm))
+        norm.__class__ = _Shared  # which has no state of its own
 
 
 class _Shared(nn.modules.batchnorm._BatchNorm):
@@ -152,16 +151,8 @@ class _Shared(nn.modules.batchnorm._BatchNorm):
         slope = torch.rsqrt(variance + self.eps) * self.weight
         return (wide * slope.view(shape) + self.bias.view(shape)).to(x.dtype)
 
-
-class BatchNorm1d(_Shared, nn.BatchNorm1d):
-    """BatchNorm of rows [b, D] over all processes."""
-
-
-class BatchNorm2d(_Shared, nn.BatchNorm2d):
-    """BatchNorm of images [b, D, H, W] over all processes and pixels."""
-
-
-SHARED = {nn.BatchNorm1d: BatchNorm1d, nn.BatchNorm2d: BatchNorm2d}
+    def _check_input_dim(self, x: Tensor) -> None:
+        """Rows and images are fine, whatever the class was."""
 
 
 class _Total(torch.autograd.Function):
