@@ -97,7 +97,7 @@ def test_a_process_alone_is_the_whole():
 
     assert (distributed.world(), distributed.rank()) == (1, 0)
     assert distributed.gather(x) is x
-    assert distributed.total(x) is x and torch.equal(distributed.mean(x), x)
+    assert distributed.total(x) is x
     assert distributed.part(7, where="here") == 7
     assert not distributed.launched()
     with distributed.joined():

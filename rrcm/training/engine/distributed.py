@@ -88,11 +88,6 @@ def total(x: Tensor) -> Tensor:
     return x if world() == 1 else _Total.apply(x)  # type: ignore[no-untyped-call]  # torch's has no types
 
 
-def mean(x: Tensor) -> Tensor:
-    """The mean of ``x`` over all processes."""
-    return total(x) / world()
-
-
 def from_first(
     found: tuple[Tensors, dict[str, str]] | None, *, device: str
 ) -> tuple[Tensors, dict[str, str]] | None:

@@ -278,7 +278,7 @@ def _backward(shared: nn.Module, batch: Batch, *, accumulate: int, seed: int) ->
 
 def _numbers(terms: dict[str, Tensor], grad_norm: Tensor) -> dict[str, float]:
     """Loss, its terms and the gradient norm, averaged over all processes, for the log."""
-    values = distributed.mean(torch.stack([*terms.values()]))
+    values = distributed.total(torch.stack([*terms.values()])) / distributed.world()
     numbers = {"loss": values.sum(), **dict(zip(terms, values, strict=True))}
     return {name: value.item() for name, value in (numbers | {"grad_norm": grad_norm}).items()}
 
