@@ -41,13 +41,9 @@ def recognised(
 ) -> Checkpoint:
     """The encoder or classifier of ``tensors``, each checked by name, shape, type and value.
 
-    Args:
-        path: The file that they are of, for errors.
-        tensors: As the reference implementation names them, and `state_dict.find` finds them.
-        heads: Number of attention heads; None takes that of the size of `vit.SIZES` which has the
-            file's width and depth.
-        final_norm: Whether a classifier's head reads the output of the last LayerNorm; an encoder
-            keeps it in any case.
+    ``tensors`` of ``path`` have the names of the reference implementation. Without ``heads``, the
+    number is that of the size of `vit.SIZES` with the file's width and depth. ``final_norm`` is
+    whether a classifier's head reads the output of the last LayerNorm; an encoder keeps it anyway.
 
     Raises:
         CheckpointError: It is no such checkpoint, or of another network; names what differs.

@@ -37,9 +37,8 @@ class Folded(nn.Module):
         projection = encoder.patch_embed.proj
         weight = projection.weight.double().flatten(1).T  # [P, D]
         black, white = units.to_model_space(torch.tensor([0.0, 1.0])).tolist()
-        start = (
-            encoder.pos_embed[0].double().clone()
-        )  # [N, D]; part of each token that depends on neither pixels nor sigma
+        # Part of each token that depends on neither pixels nor sigma.
+        start = encoder.pos_embed[0].double().clone()
         start[0] += encoder.cls_token[0, 0]
         start[2:] += projection.bias
         self.register_buffer("kernel", (white - black) * weight)
