@@ -14,6 +14,7 @@ import copy
 from collections.abc import Collection
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -74,12 +75,13 @@ def int8(model: ModelProto, pixels: np.ndarray) -> ModelProto:
     """
     folded = copy.deepcopy(model)
     add_pre_process_metadata(folded)  # else it advises to optimise the model before
+    chunks = ({"x": pixels[i : i + CHUNK]} for i in range(0, len(pixels), CHUNK))
     with TemporaryDirectory() as folder:
         path = Path(folder) / "int8.onnx"
         quantize_static(
             folded,
             path,
-            _Chunks(pixels),
+            SimpleNamespace(get_next=lambda: next(chunks, None)),
             op_types_to_quantize=["Gemm"],
             per_channel=True,
             reduce_range=True,
@@ -88,17 +90,6 @@ def int8(model: ModelProto, pixels: np.ndarray) -> ModelProto:
             extra_options={"OpTypesToExcludeOutputQuantization": ["Gemm"]},
         )
         return onnx.load(path)
-
-
-class _Chunks:
-    """Gives ONNX Runtime the pixels to calibrate on."""
-
-    def __init__(self, pixels: np.ndarray) -> None:
-        self.rest = (pixels[i : i + CHUNK] for i in range(0, len(pixels), CHUNK))
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        chunk = next(self.rest, None)
-        return None if chunk is None else {"x": chunk}
 
 
 def _cast(name: str, to: str, kind: int) -> NodeProto:
