@@ -86,7 +86,11 @@ def loss(
         The terms ``contrast`` and ``consistency``; the pair's level ``t``, and N as ``points``.
     """
     two, plain = [views["first"], views["second"]], views["plain"]
-    times = _pair(levels, weights, draw, cfg)
+    if cfg.align:
+        times = levels.new_tensor(cfg.align)[draw.integer(len(cfg.align))], levels[-1]
+    else:
+        n = draw.pair(len(levels), weights)
+        times = levels[n], levels[n + 1]
     noisier, cleaner, end = (units.to_sigma(t).to(plain) for t in (*times, levels[-1]))
     z = draw.normal(plain)
 
@@ -112,16 +116,6 @@ def loss(
     consistency = losses.info_nce(f_n, f_next, tau=cfg.tau_consistency)
     terms = {"contrast": contrast, "consistency": cfg.consistency * consistency}
     return terms, {"t": times[0].item(), "points": len(levels)}
-
-
-def _pair(
-    levels: Tensor, weights: Tensor | None, draw: Draws, cfg: Config
-) -> tuple[Tensor, Tensor]:
-    """The noisier and the cleaner level t of a step, one pair for the whole batch."""
-    if cfg.align:
-        return levels.new_tensor(cfg.align)[draw.integer(len(cfg.align))], levels[-1]
-    n = draw.pair(len(levels), weights)
-    return levels[n], levels[n + 1]
 
 
 def _encode(encoder: nn.Module, points: list[tuple[Tensor, Tensor]], z: Tensor) -> list[Tensor]:
