@@ -82,7 +82,17 @@ def heads(models: ModuleType, shape: Any, cfg: Config) -> dict[str, nn.Module]:
             "has none; take architecture vit"
         )
     predictor = models.Predictor(shape, width=cfg.width, depth=cfg.depth, heads=cfg.heads)
-    _require_room(predictor.side, cfg)
+    side, last = predictor.side, STEPS - 1
+    require(side > 1, "pretrain: objective: jepa hides patches, and the image is a single one")
+    _, _, context = _sizes(side, cfg, [0, 0, 0])
+    # A single target block must leave enough visible patches.
+    target = max(h * w for h, w, _ in (_sizes(side, cfg, [last, k, 0]) for k in range(STEPS)))
+    require(
+        context**2 - target >= cfg.min_keep,
+        f"pretrain: loss.min_keep: {cfg.min_keep} patches cannot stay visible: of a context of "
+        f"{context} x {context} patches a target may take {target}; lower min_keep or target_area, "
+        "or raise context_area",
+    )
     return {"predictor": predictor, "summary": nn.Linear(shape.width, shape.width)}
 
 
@@ -187,20 +197,6 @@ def _sizes(side: int, cfg: Config, steps: list[int]) -> tuple[int, int, int]:
     height, width = (round(side * (area * a) ** 0.5) for a in (aspect, 1 / aspect))
     across = round(side * context**0.5)
     return *(min(max(length, 1), side - 1) for length in (height, width)), max(across, 1)
-
-
-def _require_room(side: int, cfg: Config) -> None:
-    """Refuse masks where a single target block could leave too few visible patches."""
-    require(side > 1, "pretrain: objective: jepa hides patches, and the image is a single one")
-    last = STEPS - 1
-    _, _, context = _sizes(side, cfg, [0, 0, 0])
-    target = max(h * w for h, w, _ in (_sizes(side, cfg, [last, k, 0]) for k in range(STEPS)))
-    require(
-        context**2 - target >= cfg.min_keep,
-        f"pretrain: loss.min_keep: {cfg.min_keep} patches cannot stay visible: of a context of "
-        f"{context} x {context} patches a target may take {target}; lower min_keep or target_area, "
-        "or raise context_area",
-    )
 
 
 def _block(corner: Tensor, side: int, height: int, width: int) -> Tensor:
