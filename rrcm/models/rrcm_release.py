@@ -48,7 +48,10 @@ def recognised(
     Raises:
         CheckpointError: It is no such checkpoint, or of another network; names what differs.
     """
-    tensors = _unwrap(tensors)
+    if all(name.startswith(WRAPPER) for name in tensors):
+        tensors = {name.removeprefix(WRAPPER): t for name, t in tensors.items()}
+    if all(name.startswith((BASE, HEAD)) for name in tensors):  # the head's names lack the base's
+        tensors = {name.removeprefix(BASE): t for name, t in tensors.items()}
     head = {name: tensors.pop(name) for name in [*tensors] if name.startswith(HEAD)}
     projector = {
         name.removeprefix(PROJECTOR): tensors.pop(name)
@@ -72,15 +75,6 @@ def recognised(
     return Checkpoint(
         tensors=state_dict.widen(tensors), shape=shape, classes=classes, final_norm=kept
     )
-
-
-def _unwrap(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors without prefixes of wrappers, which occur on all names, but not on the head's."""
-    if all(name.startswith(WRAPPER) for name in tensors):
-        tensors = {name.removeprefix(WRAPPER): t for name, t in tensors.items()}
-    if all(name.startswith((BASE, HEAD)) for name in tensors):
-        tensors = {name.removeprefix(BASE): t for name, t in tensors.items()}
-    return tensors
 
 
 def _shape(
