@@ -199,8 +199,7 @@ class Training:
 
             row: dict[str, float] = {}
             if state.step % LOG_EVERY == 0 or state.step == steps:
-                row = {"step": state.step, "lr": lr} | _numbers(terms, grad_norm)
-                _require_finite(row)
+                row = {"step": state.step, "lr": lr} | _numbers(state.step, terms, grad_norm)
             state.took(self.called, batch_size=self.batch_size)
             more = self.after()
             if row:
@@ -276,16 +275,14 @@ def _backward(shared: nn.Module, batch: Batch, *, accumulate: int, seed: int) ->
     return sums
 
 
-def _numbers(terms: dict[str, Tensor], grad_norm: Tensor) -> dict[str, float]:
-    """Loss, its terms and the gradient norm, averaged over all processes, for the log."""
+def _numbers(step: int, terms: dict[str, Tensor], grad_norm: Tensor) -> dict[str, float]:
+    """Loss, its terms and the gradient norm, averaged over all processes, if they are finite."""
     values = distributed.total(torch.stack([*terms.values()])) / distributed.world()
     numbers = {"loss": values.sum(), **dict(zip(terms, values, strict=True))}
-    return {name: value.item() for name, value in (numbers | {"grad_norm": grad_norm}).items()}
-
-
-def _require_finite(row: dict[str, float]) -> None:
+    row = {name: value.item() for name, value in (numbers | {"grad_norm": grad_norm}).items()}
     if not math.isfinite(row["loss"] + row["grad_norm"]):
         raise TrainingError(
-            f"the loss is not finite at step {row['step']} (loss {row['loss']}, gradient "
+            f"the loss is not finite at step {step} (loss {row['loss']}, gradient "
             f"norm {row['grad_norm']}); lower optimizer.lr or optimizer.clip"
         )
+    return row
