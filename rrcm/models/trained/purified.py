@@ -60,7 +60,7 @@ class PurifiedClassifier(Exact):
         self,
         purifier: nn.Module,
         classifier: nn.Module,
-        resize: "Resize",
+        resize: nn.Module,
         *,
         votes: int,
         normals: tuple[int, ...],
@@ -155,15 +155,12 @@ class Resize(Exact):
 
     def __init__(self, old: int, new: int) -> None:
         super().__init__()
-        self.needed = old != new
         eye = torch.eye(old, dtype=torch.float64)[None, None]
         scaled = F.interpolate(eye, size=(new, old), mode="bicubic", antialias=True)
         self.register_buffer("matrix", scaled[0, 0], persistent=False)  # [new, old]
 
     def forward(self, x: Tensor) -> Tensor:
         """Pictures of the new size."""
-        if not self.needed:
-            return x
         matrix = self.matrix.to(x.dtype)
         return matrix @ x @ matrix.T
 
@@ -305,7 +302,7 @@ def build(
     return PurifiedClassifier(
         purifier.Purifier(behind, constants),
         network.fix(sigma),
-        Resize(before[1], after[1]),
+        nn.Identity() if before[1] == after[1] else Resize(before[1], after[1]),
         votes=votes,
         normals=(fields, *before) if fields else (),
         local=local,
