@@ -58,12 +58,6 @@ class State:
         """The device of the modules."""
         return next((str(p.device) for m in self.modules.values() for p in m.parameters()), "cpu")
 
-    def took(self, called: Iterable[Computed], *, batch_size: int) -> None:
-        """Record the cost of a step, in which all processes had equal parts."""
-        passes, gradients = map(sum, zip(*(each.taken() for each in called), strict=True))
-        self.passes = passes * distributed.world() / batch_size
-        self.gradients += gradients * distributed.world()
-
     def save(self, path: Path) -> None:
         """Write everything to ``path``, atomically."""
         tensors = {f"best/{name}": tensor for name, tensor in self.best.items()}
@@ -200,7 +194,9 @@ class Training:
             row: dict[str, float] = {}
             if state.step % LOG_EVERY == 0 or state.step == steps:
                 row = {"step": state.step, "lr": lr} | _numbers(state.step, terms, grad_norm)
-            state.took(self.called, batch_size=self.batch_size)
+            passes, gradients = map(sum, zip(*(each.taken() for each in self.called), strict=True))
+            state.passes = passes * distributed.world() / self.batch_size
+            state.gradients += gradients * distributed.world()
             more = self.after()
             if row:
                 state.log.append(row | more)
