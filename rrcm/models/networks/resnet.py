@@ -63,25 +63,20 @@ class Encoder(Unnormed):
         """Initialise as He et al. (2015), arXiv:1502.01852, by fan-out."""
         super().__init__(cfg, final_norm=final_norm)
         large = cfg.size == IMAGENET
-        stem = 64 if large else 16
+        stem, kernel = (64, 7) if large else (16, 3)
         self.mean: Tensor
         self.std: Tensor
         for name in ("mean", "std"):  # from params.yaml
             numbers = torch.tensor(getattr(cfg, name))[:, None, None]
             self.register_buffer(name, numbers, persistent=False)
-        block: type[BasicBlock | Bottleneck]
-        layers: tuple[int, ...]
-        channels: tuple[int, ...]
-        if large:
-            self.conv1 = nn.Conv2d(cfg.channels, stem, 7, stride=2, padding=3, bias=False)
-            self.maxpool: nn.Module = nn.MaxPool2d(3, stride=2, padding=1)
-            block, layers, channels = Bottleneck, (3, 4, 6, 3), (64, 128, 256, 512)
-        else:
-            self.conv1 = nn.Conv2d(cfg.channels, stem, 3, padding=1, bias=False)
-            self.maxpool = nn.Identity()
-            block, layers, channels = BasicBlock, ((int(cfg.size) - 2) // 6,) * 3, (16, 32, 64)
+        self.conv1 = nn.Conv2d(cfg.channels, stem, kernel, 1 + large, kernel // 2, bias=False)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if large else nn.Identity()
         self.bn1 = nn.BatchNorm2d(stem)
-        stages, _ = make_blocks((block,) * len(layers), channels, layers, stem)
+        if large:
+            stages, _ = make_blocks((Bottleneck,) * 4, (64, 128, 256, 512), (3, 4, 6, 3), stem)
+        else:
+            layers = ((int(cfg.size) - 2) // 6,) * 3
+            stages, _ = make_blocks((BasicBlock,) * 3, (16, 32, 64), layers, stem)
         for name, stage in stages:
             self.add_module(name, stage)
         for module in self.modules():
