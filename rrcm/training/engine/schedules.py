@@ -30,11 +30,9 @@ def warmup_cosine(step: int, *, steps: int, warmup: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
-def ramp(done: float, *, defer: float = 0.0, warmup: float = 0.0) -> float:
-    """Factor of a loss weight or a radius after a share ``done`` of the training.
+def ramp(done: float, *, warmup: float) -> float:
+    """Factor of a loss weight or a radius that rises linearly to 1 over a share ``warmup``.
 
-    0 before the share ``defer``, then rising linearly to 1 over a share ``warmup``.
+    ``done`` is the share of the training that has passed.
     """
-    if done < defer:
-        return 0.0
-    return min(1.0, (done - defer) / warmup) if warmup else 1.0
+    return min(1.0, done / warmup) if warmup else 1.0

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from rrcm.core.ranges import COPIES, not_negative, positive, share
 from rrcm.training.engine.draws import Draws
-from rrcm.training.engine.schedules import ramp
 from rrcm.training.shared.losses import (
     classes,
     cross_entropy,
@@ -65,7 +64,7 @@ def loss(
     q = F.log_softmax(cfg.beta * log_p, dim=2).exp().mean(dim=0)  # [B, K]
     margin, predicted = _margin(q)
     hinge = (cfg.gamma - margin).clamp_min(0)
-    weight = cfg.lbd * ramp(done, defer=cfg.defer) * sigma / 2
+    weight = cfg.lbd * (done >= cfg.defer) * sigma / 2
     return cross_entropy(log_mean(log_p), y) + weight * (predicted == classes(y)) * hinge
 
 
