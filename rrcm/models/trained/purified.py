@@ -255,9 +255,8 @@ def load(folder: Path, *, trained: bool = False) -> tuple[nn.Module, dict[str, A
         CheckpointError: It is missing or damaged.
     """
     config, path = read_config(folder), folder / "model.safetensors"
-    if "purified" not in config:
-        return ensembles.load(folder, trained=trained)
-    return build(config, checkpoint.load(path)[0], path, trained=trained), config
+    made = build if "purified" in config else ensembles.build
+    return made(config, checkpoint.load(path)[0], path, trained=trained), config
 
 
 def build(
