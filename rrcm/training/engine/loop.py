@@ -127,39 +127,25 @@ class Training:
 
     The caller may save, validate and stop between steps. Each of several processes gets its rows of
     every batch; all end with the same state.
-
-    Attributes:
-        state: Initial or resumed; parameter groups of its optimizer may have an ``lr_scale``.
-        called: Networks whose passes are counted, first the one whose operations are.
-        loss: Maps (part of a batch, random draws) to the terms of the loss, [rows] each.
-        before: What precedes an epoch, or the rest of one; may set what ``state`` keeps. Without it
-            batches are loaded ahead across the ends of epochs.
-        after: What follows a step, or the start if there are no steps; adds its numbers to the log.
-        split: The images.
-        augment: For each view its list of augmentations.
-        mixed: What happens to a whole batch.
-        where: The section of params.yaml that says so, for messages.
-        steps: Number of steps in all.
-        batch_size: Images of a step, over all processes.
-        optimizer: Learning rate schedule and clipping.
-        compute: Parts of a batch, workers, precision.
-        seed: Seed of the order, of the augmentations, and of the draws of ``loss``.
     """
 
-    state: State
-    called: list[Computed]
-    loss: Loss
+    state: State  # initial or resumed; parameter groups of its optimizer may have an ``lr_scale``
+    called: list[Computed]  # whose passes are counted, first the one whose operations are
+    loss: Loss  # (part of a batch, random draws) -> terms of the loss, [rows] each
+    # What precedes an epoch, or the rest of one; may set what ``state`` keeps. Without it batches
+    # are loaded ahead across the ends of epochs.
     before: Callable[[], None] | None = None
+    # What follows a step, or the start if there are no steps; adds its numbers to the log.
     after: Callable[[], dict[str, float]] = dict
     split: Split
-    augment: dict[str, list[Any]]
-    mixed: Callable[[Batch], Batch] = lambda batch: batch
-    where: str
-    steps: int
-    batch_size: int
+    augment: dict[str, list[Any]]  # of each view
+    mixed: Callable[[Batch], Batch] = lambda batch: batch  # what happens to a whole batch
+    where: str  # the section of params.yaml that says so, for messages
+    steps: int  # in all
+    batch_size: int  # over all processes
     optimizer: Optimizer
     compute: Compute
-    seed: int
+    seed: int  # of the order, of the augmentations, and of the draws of ``loss``
 
     def __iter__(self) -> Iterator[State]:
         """Train.
