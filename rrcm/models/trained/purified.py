@@ -192,15 +192,10 @@ def save(
 ) -> dict[str, Any]:
     """Write a denoiser and a classifier as one network; returns its ``config.json``.
 
-    Nothing is written if the parts do not fit together.
-
-    Args:
-        folder: Where to write ``model.safetensors`` and ``config.json``.
-        cfg: The denoiser, the run, and how they are combined.
-        root: The folder of ``denoisers/`` and ``models/``.
-        pictures: Shape [C, H, W] of the pictures to purify.
-        code: Files whose SHA-256 is recorded, so that later stages depend on them.
-        params: Sections of params.yaml that made it, by name; recorded with those of its parts.
+    Nothing is written if the parts, in ``denoisers/`` and ``models/`` of ``root``, do not fit
+    together. ``pictures`` is the shape [C, H, W] of those to purify. The SHA-256 of the files
+    ``code`` is recorded, so that later stages depend on them, and so are ``params``, sections of
+    params.yaml by name, with those of the parts.
 
     Raises:
         CheckpointError: The denoiser or the run is missing or damaged.

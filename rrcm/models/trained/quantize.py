@@ -67,11 +67,8 @@ def float16(model: ModelProto, ends: Collection[str] = ("scores",)) -> ModelProt
 def int8(model: ModelProto, pixels: np.ndarray) -> ModelProto:
     """``model`` with linear layers in int8 and everything else in float32.
 
-    Activations are clipped to their ranges on ``pixels``.
-
-    Args:
-        model: Its only input is ``x``; linear layers are Gemm nodes of constant weights.
-        pixels: Noisy images as the network will see them, float32 [N, C, H, W].
+    Its only input is ``x``; linear layers are Gemm nodes of constant weights. Activations are
+    clipped to their ranges on ``pixels``, noisy images as it will see them, float32 [N, C, H, W].
     """
     folded = copy.deepcopy(model)
     add_pre_process_metadata(folded)  # else it advises to optimise the model before
