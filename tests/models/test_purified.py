@@ -50,6 +50,7 @@ DDS = Purified(
 STEPS = {"steps": 2, "rule": "first", "variance": "small"}
 DENSE = replace(DDS, purifier="multi_step", purify=STEPS, votes=2)
 FIXED = replace(DDS, local=Local(copies=2, sigma=0.25, fixed=True, seed=0))
+OTHER = replace(DDS, local=Local(copies=2, sigma=0.25, fixed=True, seed=1))
 FRESH = replace(DDS, local=replace(FIXED.local, fixed=False))
 BOTH = replace(DENSE, local=FRESH.local)
 
@@ -161,7 +162,7 @@ def test_scores_are_those_of_the_formula(name):
 
 def test_fixed_copies_are_normal_numbers_of_their_seed_and_of_no_noise():
     delta = function("FIXED").copies
-    other = purified._copies(Local(copies=2, sigma=0.25, fixed=True, seed=1), [1, 8, 8])
+    other = function("OTHER").copies
     draws, zero = torch.arange(2), torch.zeros(2, dtype=torch.int64)
 
     assert delta.shape == (2, 1, 8, 8)
