@@ -19,6 +19,7 @@ from rrcm.training import finetune
 from rrcm.training import pretrain as pretraining
 from rrcm.training.engine import loop, schedules
 from rrcm.training.engine.computing import Computed
+from rrcm.training.engine.draws import Draws
 from rrcm.training.engine.inputs import loading, order
 from rrcm.training.methods import gaussian
 from rrcm.training.objectives import rrcm as objective
@@ -255,9 +256,9 @@ def test_pretraining_sees_the_batch_and_the_grid_of_its_step(monkeypatch):
         pairs.append(original_pair(*arguments))
         return pairs[-1]
 
-    original, original_pair = objective.loss, objective._pair
+    original, original_pair = objective.loss, Draws.pair
     monkeypatch.setattr(objective, "loss", loss)
-    monkeypatch.setattr(objective, "_pair", pair)
+    monkeypatch.setattr(Draws, "pair", pair)
     state = finish(pretraining.pretrain(pretraining.start(cfg, MODEL), DATA["train"], cfg))
 
     pixels = torch.from_numpy(DATA["train"].pixels())
@@ -271,8 +272,8 @@ def test_pretraining_sees_the_batch_and_the_grid_of_its_step(monkeypatch):
         assert torch.equal(views["plain"], pixels[rows])  # the mini preset leaves it as it is
         assert not torch.equal(views["first"], views["second"])
     for row in state.log:
-        assert row["points"] == len(seen[row["step"] - 1][1])
-        assert row["t"] == pairs[row["step"] - 1][0].item()
+        grid = seen[row["step"] - 1][1]
+        assert row["points"] == len(grid) and row["t"] == grid[pairs[row["step"] - 1]].item()
     assert len(pairs) == 12, "a pair is drawn once a step"
 
 
