@@ -53,11 +53,8 @@ def recognised(
     if all(name.startswith((BASE, HEAD)) for name in tensors):  # the head's names lack the base's
         tensors = {name.removeprefix(BASE): t for name, t in tensors.items()}
     head = {name: tensors.pop(name) for name in [*tensors] if name.startswith(HEAD)}
-    projector = {
-        name.removeprefix(PROJECTOR): tensors.pop(name)
-        for name in [*tensors]
-        if name.startswith(PROJECTOR)
-    }
+    beside = [name for name in tensors if name.startswith(PROJECTOR)]
+    projector = {name.removeprefix(PROJECTOR): tensors.pop(name) for name in beside}
     shape = _shape(path, tensors, projector, heads=heads)
     kept = final_norm or not head
     if not kept:  # there, but not used

@@ -19,7 +19,6 @@ from rrcm.core.schema import shown
 from rrcm.models.trained.base.network import Shape, Unnormed, require_size
 
 IMAGENET = "50"  # number of layers of the ImageNet network; all others are for small images
-STAGES = ("layer1", "layer2", "layer3", "layer4")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +85,7 @@ class Encoder(Unnormed):
     @property
     def stages(self) -> list[nn.Sequential]:
         """The residual blocks, in order."""
-        return [getattr(self, name) for name in STAGES if hasattr(self, name)]
+        return [part for part in self.children() if isinstance(part, nn.Sequential)]
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Representations [B, D] of ``x`` [B, C, H, W], noisy pixels.
