@@ -250,7 +250,7 @@ def load(folder: Path, *, trained: bool = False) -> tuple[nn.Module, dict[str, A
         CheckpointError: It is missing or damaged.
     """
     config, path = read_config(folder), folder / "model.safetensors"
-    made = build if "purified" in config else ensembles.build
+    made: Any = build if "purified" in config else ensembles.build
     return made(config, checkpoint.load(path)[0], path, trained=trained), config
 
 

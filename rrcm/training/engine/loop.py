@@ -157,8 +157,9 @@ class Training:
         state, optimizer, steps = self.state, self.optimizer, self.steps
         shared: nn.Module = _Terms(state.modules, self.loss)
         if distributed.world() > 1:  # averages gradients
-            options = {"forward_sync_buffers": False, "gradient_as_bucket_view": True}
-            shared = DistributedDataParallel(shared, **options)
+            shared = DistributedDataParallel(
+                shared, forward_sync_buffers=False, gradient_as_bucket_view=True
+            )
         parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
         warmup = 0 if optimizer.clip_warmup else math.ceil(optimizer.warmup * steps)
         per_epoch = order.steps_per_epoch(len(self.split.labels), batch_size=self.batch_size)
