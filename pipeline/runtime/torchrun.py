@@ -10,9 +10,8 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 import torch
 from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -121,18 +120,13 @@ def telling() -> Iterator[None]:
     """
     pool.follow(int(os.environ.get(LAUNCHER) or os.getppid()))
     get_error_handler().initialize()
-    with ExitStack() as stack:
-        stack.push(_tell)
+    try:
         yield
-
-
-def _tell(
-    kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-) -> None:
-    if isinstance(error, Exception):
+    except Exception as error:
         get_error_handler().record_exception(error)
-    if isinstance(error, RrcmError) or any(word in str(error) for word in ECHOES):
-        sys.exit(1)
+        if isinstance(error, RrcmError) or any(word in str(error) for word in ECHOES):
+            sys.exit(1)
+        raise
 
 
 def scratch() -> Path:
