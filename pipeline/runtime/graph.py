@@ -93,7 +93,8 @@ def recorded(stage_name: str, output: str) -> list[Path]:
 def running(stage_name: str) -> Iterator[Stage]:
     """Run a stage: check parameters before, write provenance after, and refuse mixed inputs.
 
-    A stage must read all its inputs, including its parameters, within the block.
+    ``stage_name`` is that of dvc.yaml, e.g. ``train@tiny-rrcm-s025``. A stage must read all its
+    inputs, including its parameters, within the block.
 
     Guarantee: state in ``scratch`` was left by this stage with the same inputs, and no other
     process runs this stage here; when the block succeeds, the inputs at its end are those at its
@@ -102,9 +103,6 @@ def running(stage_name: str) -> Iterator[Stage]:
     DVC process that started the stage ends before it, even by SIGKILL, the stage gets SIGTERM, and
     its saved state is kept.
 
-    Args:
-        stage_name: Name of the stage in dvc.yaml, e.g. ``train@tiny-rrcm-s025``.
-
     Raises:
         ConfigError: Something in params.yaml is wrong, whether this stage reads it or not.
         StageError: The inputs changed meanwhile (the scratch folder of the old ones is kept), or
@@ -112,7 +110,26 @@ def running(stage_name: str) -> Iterator[Stage]:
     """
     lock, say = SCRATCH / f"{stage_name}.lock", partial(print, flush=True)
     with alone(lock, stage_name, say=say, patience=PATIENCE):
-        yield from _run(stage_name)
+        began, family = time.time(), SCRATCH / stage_name
+        with unchanged(stage_name) as before:
+            stage = Stage(name=stage_name, scratch=family / before[:16], notes={})
+            stage.scratch.mkdir(parents=True, exist_ok=True)
+            yield stage
+        about = {
+            "stage": stage_name,
+            "inputs": before,
+            "seconds": round(time.time() - began, 1),
+            "python": platform.python_version(),
+            "packages": _versions(),
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        }
+        write_json(Path("provenance", f"{stage_name}.json"), about | stage.notes)
+        if not _dvc():
+            without_dvc.record(stage_name)
+        done = family.with_name(f"{family.name}.done")
+        shutil.rmtree(done, ignore_errors=True)  # left by a process that was killed
+        family.rename(done)  # atomic: nothing can resume from a partly removed folder
+        shutil.rmtree(done)
 
 
 @contextmanager
@@ -133,49 +150,18 @@ def unchanged(stage_name: str) -> Iterator[str]:
         )
 
 
-def _run(stage_name: str) -> Iterator[Stage]:
-    began, family = time.time(), SCRATCH / stage_name
-    with unchanged(stage_name) as before:
-        stage = Stage(name=stage_name, scratch=family / before[:16], notes={})
-        stage.scratch.mkdir(parents=True, exist_ok=True)
-        yield stage
-    write_json(
-        Path("provenance", f"{stage_name}.json"),
-        {
-            "stage": stage_name,
-            "inputs": before,
-            "seconds": round(time.time() - began, 1),
-            "python": platform.python_version(),
-            "packages": _versions(),
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-            **stage.notes,
-        },
-    )
-    if not _dvc():
-        without_dvc.record(stage_name)
-    done = family.with_name(f"{family.name}.done")
-    shutil.rmtree(done, ignore_errors=True)  # left by a process that was killed
-    family.rename(done)  # atomic: nothing can resume from a partly removed folder
-    shutil.rmtree(done)
-
-
 def main(run: Callable[..., None]) -> None:
     """Call ``run`` for the stage that DVC started, within `reported`.
 
     The item of a ``foreach`` comes from DVC's environment variables: on a command line, a name from
-    params.yaml would pass through a shell.
+    params.yaml would pass through a shell. Set ``DVC_STAGE=train@NAME`` to run a stage by hand.
     """
     with reported(stage=True):
-        name = _started().partition("@")[2]
+        if not (stage := os.environ.get(STARTED)):
+            script = Path(sys.argv[0]).stem
+            raise StageError(f"{script}: stages are run by DVC, as in `dvc repro {script}`")
+        name = stage.partition("@")[2]
         run(name) if name else run()
-
-
-def _started() -> str:
-    """The name of the stage in dvc.yaml; set ``DVC_STAGE=train@NAME`` to run one by hand."""
-    if not (stage := os.environ.get(STARTED)):
-        script = Path(sys.argv[0]).stem
-        raise StageError(f"{script}: stages are run by DVC, as in `dvc repro {script}`")
-    return stage
 
 
 def _begin() -> None:
