@@ -16,19 +16,17 @@ def matching(names: Iterable[str], patterns: Sequence[str], *, kind: str) -> lis
     Raises:
         ConfigError: A pattern matches none.
     """
-    known = [*names]
-    wanted = {
-        pattern: [n for n in known if any(fnmatchcase(p, pattern) for p in (n, _item(n)))]
-        for pattern in patterns
-    }
-    for pattern, matches in wanted.items():
+    known, wanted = [*names], set[str]()
+    for pattern in patterns:
+        matches = {n for n in known if any(fnmatchcase(p, pattern) for p in (n, _item(n)))}
+        wanted |= matches
         if not matches:
             items = sorted({*map(_item, known)})
             raise ConfigError(
                 f"--only {pattern}: no {kind} has such a name, only {listed(items)}."
                 f"{suggest(pattern, items)}"
             )
-    return [n for n in known if not patterns or any(n in matches for matches in wanted.values())]
+    return [n for n in known if n in wanted or not patterns]
 
 
 def _item(name: str) -> str:
