@@ -82,13 +82,13 @@ def wait_until(
     Raises:
         Stopped: ``stop`` was set before.
     """
-    announced = False
-    while not ready():
-        if not announced:
-            announced = True
-            say(f"waiting for {why}")
-        if stop.wait(POLL / 2):
-            raise Stopped(f"stopped while it waited for {why}")
+    if ready():
+        return
+    say(f"waiting for {why}")
+    while not stop.wait(POLL / 2):
+        if ready():
+            return
+    raise Stopped(f"stopped while it waited for {why}")
 
 
 @contextmanager
