@@ -23,6 +23,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import psutil
 
@@ -102,10 +103,8 @@ def _group(process: psutil.Process) -> int | None:
 
 def send(process: psutil.Process, number: int) -> None:
     """Send a signal to a process that may have ended."""
-    try:
+    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # ended; or another user's, by sudo
         process.send_signal(number)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):  # ended; or another user's, by sudo
-        pass
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -49,10 +49,7 @@ def run(*, say: Say, hosts: bool, **parameters: Any) -> None:
     environment.named()
     if not hosts:  # stages that run here need no answer, and Prefect would ask for two minutes
         os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "1")
-    from pipeline.workflow.flow import (  # imports prefect, which reads its settings now
-        deployments,
-        flows,
-    )
+    from pipeline.workflow.flow import deployments, flows  # prefect reads its settings now
     from pipeline.workflow.flow import hosts as workers
 
     deployments.check()
@@ -94,9 +91,7 @@ def up(*, host: str, port: int, say: Say) -> None:
             with _running("server", command, give=files) as server:
                 if not _begun(server, stop):
                     return
-                from pipeline.workflow.flow import (
-                    deployments,  # imports prefect, which reads the environment
-                )
+                from pipeline.workflow.flow import deployments  # prefect reads the environment
 
                 deployments.sweep()
                 deployed, url = deployments.deploy(), os.environ[ADDRESS].removesuffix("/api")
@@ -195,7 +190,7 @@ def _end_runs(supervisor: Popen[bytes]) -> None:
     The worker is suspended meanwhile and starts no further runs. A run that does not end, such as
     one whose server is gone, is killed; its stages have saved by then.
     """
-    try:
+    with suppress(psutil.NoSuchProcess):
         for worker in psutil.Process(supervisor.pid).children():
             worker.suspend()
             runs = worker.children()
@@ -206,8 +201,6 @@ def _end_runs(supervisor: Popen[bytes]) -> None:
                 time.sleep(POLL)
             for process in (*runs, worker):
                 supervise.send(process, signal.SIGKILL)
-    except psutil.NoSuchProcess:
-        return
 
 
 def _lives(process: psutil.Process) -> bool:
