@@ -92,22 +92,20 @@ def progress(name: str) -> Iterator[Callable[[float, str], None]]:
                     unheard(error, logger)
 
     key = re.sub(r"[^a-z0-9]+", "-", f"progress-{name}".lower()).strip("-")
-    if _away.is_set():  # Prefect would ask for minutes, and the stage wait
-        yield lambda percent, text: None
-        return
-    try:
-        bar = create_progress_artifact(0.0, key=key, description=latest[1])
-    except REFUSED as error:
-        unheard(error, logger)
-        yield lambda percent, text: None
-        return
-    sender = threading.Thread(target=send, args=(bar,), daemon=True)
-    sender.start()
+    sender = None
+    if not _away.is_set():  # else Prefect would ask for minutes, and the stage wait
+        try:
+            bar = create_progress_artifact(0.0, key=key, description=latest[1])
+            sender = threading.Thread(target=send, args=(bar,), daemon=True)
+            sender.start()
+        except REFUSED as error:
+            unheard(error, logger)
     try:
         yield lambda *update: latest.__setitem__(slice(None), update)
     finally:
         over.set()
-        sender.join(LATE)
+        if sender:
+            sender.join(LATE)
 
 
 @flow(name="stage", flow_run_name="{node[name]}", persist_result=False)
