@@ -64,7 +64,11 @@ def check(whole: Params) -> None:
     with reading(PARAMS):
         _encoders(whole)
         _classifiers(whole)
-        _denoisers(whole)
+        for name, cfg in whole.denoisers.items():
+            where, shape = f"denoisers.{name}", whole.models[cfg.model]
+            _constants("denoiser_networks", cfg.network, shape, where=f"models.{cfg.model}")
+            _constants("denoiser_objectives", cfg.objective, cfg.loss, where=f"{where}.loss")
+            _augmentations(cfg.augment, where=f"{where}.augment")
         for name, cfg in whole.purified.items():
             _constants("purifiers", cfg.purifier, cfg.purify, where=f"purified.{name}.purify")
         for rule, constants in whole.stopping.items():
@@ -121,20 +125,10 @@ def _classifiers(whole: Params) -> None:
         )
 
 
-def _denoisers(whole: Params) -> None:
-    for name, cfg in whole.denoisers.items():
-        where, shape = f"denoisers.{name}", whole.models[cfg.model]
-        _constants("denoiser_networks", cfg.network, shape, where=f"models.{cfg.model}")
-        _constants("denoiser_objectives", cfg.objective, cfg.loss, where=f"{where}.loss")
-        _augmentations(cfg.augment, where=f"{where}.augment")
-
-
 def _served(whole: Params) -> None:
     """Refuse a stopping rule that cannot serve a certificate, and draws that certify nothing."""
-    from rrcm.certification.votes.counts import (  # NumPy with it; a valid file needs neither
-        Claim,
-        require_enough,
-    )
+    # NumPy with it; a valid file needs neither
+    from rrcm.certification.votes.counts import Claim, require_enough
 
     cfg = whole.sampling
     module = registry.load("stopping", cfg.stop)
