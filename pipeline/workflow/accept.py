@@ -4,7 +4,7 @@ What changes only comments, docstrings or annotations needs no acceptance: see `
 """
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from dvc.stage.serialize import to_single_stage_lockfile
 from pipeline import checked
 from pipeline.workflow import lockfile, plan
 from pipeline.workflow.changes import MISSING, Changes
+from pipeline.workflow.processes import Say
 from rrcm.core.errors import StageError
 from rrcm.core.files import read_json, write_json
 
 
-def accept(targets: Sequence[str], *, because: str, say: Callable[[str], None]) -> bool:
+def accept(targets: Sequence[str], *, because: str, say: Say) -> bool:
     """Accept changed code of the stages that make ``targets``, and of those upstream; none: all.
 
     Guarantee: entries of dvc.lock are renewed only for stages whose code differs, or whose

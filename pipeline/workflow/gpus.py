@@ -10,12 +10,13 @@ import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event
 
 from pipeline.workflow import processes
+from pipeline.workflow.processes import Say
 from rrcm.core.errors import StageError
 from rrcm.core.locks import lock, opened
 
@@ -53,9 +54,7 @@ def _installed() -> list[str]:
 
 
 @contextmanager
-def taken(
-    count: int, *, stop: Event, say: Callable[[str], None]
-) -> Iterator[tuple[dict[str, str], list[int]]]:
+def taken(count: int, *, stop: Event, say: Say) -> Iterator[tuple[dict[str, str], list[int]]]:
     """Hold ``count`` GPUs, all of this host's for 0, as soon as they are free.
 
     Only one process collects GPUs at a time: no other takes a GPU while it waits for several, and

@@ -19,12 +19,11 @@ from typing import Any
 from dvc.repo import Repo
 
 from pipeline.runtime.graph import SCRATCH
+from pipeline.workflow.processes import Say
 from rrcm.core.errors import one_line
 
 PLACE = "rrcm-resume"  # a folder at the remote, beside DVC's own
 PERIOD = float(os.environ.get("RRCM_MOVE_SECONDS", 600.0))  # between two copies
-
-Say = Callable[[str], None]
 
 
 class Place:

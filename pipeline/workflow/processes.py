@@ -18,6 +18,8 @@ from rrcm.core.errors import StageError
 
 POLL = 0.2
 
+Say = Callable[[str], None]
+
 
 class Stop(threading.Event):
     """An event that is set when work is to end, with the ``reason``.
@@ -45,7 +47,7 @@ def take(
     stop: threading.Event,
     why: str,
     kind: int = fcntl.LOCK_EX,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> None:
     """Lock an open file as soon as others have freed it; a process that ends frees its locks.
 
@@ -75,7 +77,7 @@ def wait_until(
     *,
     stop: threading.Event,
     why: str,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda line: None,
 ) -> None:
     """Return once ``ready()`` is true; see `take` for the arguments.
 
@@ -92,7 +94,7 @@ def wait_until(
 
 
 @contextmanager
-def signals(stop: Stop, say: Callable[[str], None]) -> Iterator[None]:
+def signals(stop: Stop, say: Say) -> Iterator[None]:
     """Let SIGTERM, SIGINT and SIGHUP set ``stop`` and do nothing else; ``say`` reports each.
 
     Signals that were ignored, as under nohup, still are. Outside of the main thread, where Python
@@ -117,7 +119,7 @@ def signals(stop: Stop, say: Callable[[str], None]) -> Iterator[None]:
         watcher.join()
 
 
-def _watch(queue: SimpleQueue[int], stop: Stop, say: Callable[[str], None]) -> None:
+def _watch(queue: SimpleQueue[int], stop: Stop, say: Say) -> None:
     while number := queue.get():
         name, still = signal.Signals(number).name, "still " if stop.is_set() else ""
         stop.ask(f"stopped by {name}", crashed=number != signal.SIGINT)
@@ -187,9 +189,7 @@ def output(process: subprocess.Popen[bytes], stop: threading.Event) -> Iterator[
             yield line.decode(errors="replace"), whole
 
 
-def run(
-    command: Sequence[str], *, stop: threading.Event, say: Callable[[str], None]
-) -> tuple[int, list[str]]:
+def run(command: Sequence[str], *, stop: threading.Event, say: Say) -> tuple[int, list[str]]:
     """Run a command to its end; return its exit code and its non-blank lines.
 
     ``say`` is called with each line as it arrives.

@@ -21,7 +21,7 @@ from pipeline.workflow import (
     stage_run,
 )
 from pipeline.workflow.plan import Node
-from pipeline.workflow.processes import Stop
+from pipeline.workflow.processes import POLL, Say, Stop
 from pipeline.workflow.schedule import GOOD
 from pipeline.workflow.stage_run import Outcome, Result
 from rrcm.config import sections
@@ -29,11 +29,8 @@ from rrcm.core import progress
 from rrcm.core.ending import INTERRUPTED
 from rrcm.core.errors import ConfigError, StageError
 
-POLL = 0.2
 ALLOW_MISSING = "--allow-missing"
 WAITING = "OMP_WAIT_POLICY"
-
-Say = Callable[[str], None]
 
 
 def reproduce(arguments: Sequence[str], *, jobs: int = 1, shares: int = 1, say: Say) -> int:

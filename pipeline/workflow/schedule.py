@@ -14,11 +14,10 @@ from typing import Any, Protocol
 
 from pipeline.workflow import plan
 from pipeline.workflow.plan import Node
-from pipeline.workflow.processes import Stop
+from pipeline.workflow.processes import POLL, Stop
 from pipeline.workflow.stage_run import Outcome, Result
 from rrcm.core.errors import RrcmError, StageError
 
-POLL = 0.2
 PAUSE, LONGEST = 5.0, 600.0  # seconds before the second try; doubled before each further one
 GOOD = (Outcome.DONE, Outcome.CACHED)
 

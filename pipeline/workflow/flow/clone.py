@@ -6,7 +6,7 @@ edits is refused, and a push to an unreachable remote is retried.
 
 import fcntl
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 from pipeline.workflow import dvc_says, git, lockfile, processes, remote
 from pipeline.workflow.lockfile import RESULTS
+from pipeline.workflow.processes import Say
 from pipeline.workflow.stage_run import LOCKS
 from rrcm.core.errors import StageError
 from rrcm.core.files import write_text
@@ -23,8 +24,6 @@ from rrcm.core.schema import listed
 REMOTE = "origin"
 PAUSES = (2, 5, 15, 60, 180, 300)  # seconds between tries to push results that took hours
 SHORT = 12  # digits of a commit in a message
-
-Say = Callable[[str], None]
 
 
 def results_of(entry: Mapping[str, Any]) -> dict[str, str]:

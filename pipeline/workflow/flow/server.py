@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import Popen
@@ -22,6 +22,7 @@ import psutil
 from pipeline.workflow import gpus, processes, supervise
 from pipeline.workflow.flow import environment
 from pipeline.workflow.flow.environment import ADDRESS, FLOWS, HOME, POOL, STAGES
+from pipeline.workflow.processes import POLL, Say
 from rrcm.core.errors import ConfigError, StageError, one_line
 from rrcm.serving.listener import listen
 
@@ -30,10 +31,7 @@ FAREWELL = 60.0  # seconds for a stopped run to end; its stage has 30
 # Seconds that the clock of a host may be behind the server's: a worker takes runs that are due by
 # its own clock, or so much later. Runs of stages are always due at once.
 BEHIND = 24 * 3600
-POLL = 0.2
 TAIL = 5  # lines of a log in an error
-
-Say = Callable[[str], None]
 
 
 def run(*, say: Say, hosts: bool, **parameters: Any) -> None:
@@ -131,11 +129,7 @@ def work(*, queue: str, say: Say) -> None:
 
 
 def _begun(server: Popen[bytes], stop: processes.Stop) -> bool:
-    """Wait until the server answers, and asks for the secret; False if ``stop`` was set before.
-
-    Raises:
-        StageError: It ended, does not begin, or answers requests without the secret.
-    """
+    """Wait until the server answers, and asks for the secret; False if ``stop`` was set before."""
     url, deadline = os.environ[ADDRESS], time.monotonic() + START
     while (code := _status(f"{url}/admin/version")) != 401:
         _look("server", server)
