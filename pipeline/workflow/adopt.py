@@ -4,7 +4,6 @@ Elsewhere is another checkout, or a machine without DVC, such as a rented one wi
 """
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ from pipeline.runtime import graph, without_dvc
 from pipeline.runtime.without_dvc import RECORDS
 from pipeline.workflow import lockfile, plan
 from pipeline.workflow.accept import today
-from pipeline.workflow.changes import MOST, Changes
+from pipeline.workflow.changes import Changes
+from pipeline.workflow.processes import Say
 from rrcm.config.sections import PARAMS
 from rrcm.core.errors import DataError
 from rrcm.core.files import atomic, read_bytes, read_json, require_file, write_json
@@ -24,7 +24,7 @@ from rrcm.core.locks import alone
 from rrcm.core.schema import listed
 
 
-def adopt(folder: Path, *, say: Callable[[str], None]) -> bool:
+def adopt(folder: Path, *, say: Say) -> bool:
     """Take over the results in ``folder`` of all stages of dvc.yaml that are out of date here.
 
     Guarantee: a result is taken over only if its command, code, parameters and the bytes of its
@@ -84,14 +84,14 @@ def _compare(stage: PipelineStage, record: Any) -> tuple[bool, str]:
     other = [out.def_path for out in results if there.get(out.def_path) != out.hash_info.value]
     if not other:
         return True, "up to date here, with the same bytes"
-    return False, f"stays as it is here; other bytes there: {listed(other, most=MOST)}"
+    return False, f"stays as it is here; other bytes there: {listed(other)}"
 
 
 def _take(stage: PipelineStage, record: Any, folder: Path) -> tuple[bool, str]:
     """Take over the outputs of a stage, and say so; or say why not."""
     name, before, there = stage.addressing, lockfile.read(), lockfile.hashes(record)
     if differing := _differences(without_dvc.inputs(name), record):
-        return False, f"not adopted, made of other inputs: {listed(differing, most=MOST)}"
+        return False, f"not adopted, made of other inputs: {listed(differing)}"
     for path in sorted((o.def_path for o in stage.outs), key=lambda path: path.endswith("json")):
         _copy(folder / path, Path(path), there.get(path, ""))
     note = RECORDS / f"{name}.json"

@@ -19,7 +19,6 @@ from rrcm.core.errors import StageError
 from rrcm.core.schema import listed, read_yaml
 
 MISSING = "not all here (dvc.lock has it)"  # nothing changed since dvc.lock was written
-MOST = 120  # characters of names and paths in a reason
 VERSIONS = 50  # of a file that are looked at
 
 
@@ -89,7 +88,7 @@ class Changes:
             if isinstance(dep, ParamsDependency):
                 other, new = self.parameters(dep)
                 if keys := other if but_added else other + new:
-                    yield f"{dep.def_path} says otherwise: {listed(keys, most=MOST)}"
+                    yield f"{dep.def_path} says otherwise: {listed(keys)}"
             elif (sources := self.sources(dep)) and self.in_input(dep):
                 here = all(one.exists for one in (dep, *sources))
                 yield (
@@ -115,7 +114,7 @@ class Changes:
             for dep in changed:
                 now = self._texts(dep.def_path).get(dep.def_path, "")
                 places |= dict.fromkeys(self._places(dep.def_path, now, dep.hash_info.value))
-            yield f"code changed: {listed([*places], most=MOST)}"
+            yield f"code changed: {listed([*places])}"
 
     def parameters(self, dep: Output) -> tuple[list[str], list[str]]:
         """Parameters with other values than the stage ran with, and new keys in the others."""
