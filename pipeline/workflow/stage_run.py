@@ -25,7 +25,7 @@ from dvc.stage.loader import StageLoader
 from pipeline.runtime import graph
 from pipeline.workflow import careful_dvc, dvc_says, gpus, lockfile, moving, processes, splitting
 from pipeline.workflow.plan import Node
-from pipeline.workflow.processes import Stopped
+from pipeline.workflow.processes import Say, Stopped
 from rrcm.core.ending import MEND, RETRY
 from rrcm.core.errors import StageError
 
@@ -71,7 +71,7 @@ def run(
     pull: bool = False,
     move: bool = False,
     stop: Event,
-    say: Callable[[str], None],
+    say: Say,
     progressed: Callable[[float, str], None],
 ) -> Result:
     """Have DVC bring one stage up to date, and only that one; or draw a share of it (`splitting`).
@@ -108,7 +108,7 @@ def run(
             digest = graph.digest(stage) if move or splitting.drawn(stage) else ""
         if move:
             stack.enter_context(moving.moving(name, digest, keep=bool(share), say=say))
-        if not share and splitting.drawn(stage):
+        if not share:
             splitting.merge(stage, digest)
         began, before, hold = time.monotonic(), _recorded(stage), (file, *slots)
         output = Output(name, say=say, progressed=progressed)
@@ -165,9 +165,7 @@ def _known(stage: str, *, pull: bool) -> bool:
 class Output:
     """Parses the output of a stage into lines, progress and outcome."""
 
-    def __init__(
-        self, name: str, *, say: Callable[[str], None], progressed: Callable[[float, str], None]
-    ) -> None:
+    def __init__(self, name: str, *, say: Say, progressed: Callable[[float, str], None]) -> None:
         """Parse the output of the stage ``name``; see `run` for the callbacks."""
         self.name, self._say, self._progressed = name, say, progressed
         self._error = ""
