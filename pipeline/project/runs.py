@@ -113,7 +113,8 @@ def trained(params: Params, options: Options) -> Trained:
     """Return the run that the options of a command name, and the sigma to smooth it with.
 
     Raises:
-        ConfigError: There is no such run, or a sigma is out of range.
+        ConfigError: There is no such run, a sigma is out of range, or --allow names no precision,
+            or does not go with --precision.
         BackendError: It has not been trained and exported here; the message says how to get it.
     """
     sigma, noise = options.sigma, options.eval_sigma
@@ -145,11 +146,7 @@ def trained(params: Params, options: Options) -> Trained:
 
 
 def _allowed(options: Options) -> tuple[str, ...]:
-    """Return what --precision auto may choose from; nothing if another precision was given.
-
-    Raises:
-        ConfigError: --allow names no precision, or does not go with --precision.
-    """
+    """Return what --precision auto may choose from; nothing if another precision was given."""
     named = tuple(options.allow.split(",")) if options.allow else ()
     for name in named:
         require(

@@ -58,12 +58,8 @@ def compose(preset: Node, ablation: Ablation, *, where: str) -> Node:
     A variant ``v`` of the run ``r`` is the run ``r-v``. Parts that it changes are copied, with the
     same suffix; parts that it does not change are shared with ``r``, and trained once. Of
     ``models``, ``pretrain``, ``recipes``, ``representations`` and ``evals`` only the entries that
-    these runs need are kept, of `NONE` none, and all other sections of ``preset`` stay as they are.
-
-    Args:
-        preset: The contents of a complete preset.
-        ablation: The run and its variants.
-        where: The place of ``ablation``, for errors.
+    these runs need are kept, of `NONE` none, and all other sections of ``preset``, a complete one,
+    stay as they are. ``where`` is the place of ``ablation``, for errors.
 
     Raises:
         ConfigError: There is no such run, or none of its parts is what is changed; or two variants

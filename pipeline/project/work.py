@@ -143,11 +143,6 @@ class Planned:
     """The stages of one params.yaml, each distinct network counted once."""
 
     def __init__(self, params: Params) -> None:
-        """Read the sizes of the data set.
-
-        Raises:
-            ConfigError: They are not known before it is sharded.
-        """
         self.params = params
         self.classifier, self._denoiser = cache(self._classifier), cache(self._of_denoiser)
         self.size = params.data.channels, params.data.size, params.data.size  # (C, H, W)
@@ -188,10 +183,7 @@ class Planned:
         return work[group](item) if group in work else None
 
     def _classifier(self, architecture: str, model: str) -> float:
-        """Operations of a network of rrcm/models/networks/ of the shape of an entry of ``models``.
-
-        They are those of a forward pass of one image.
-        """
+        """Operations of one image's forward pass, of a network shaped by an entry of ``models``."""
         declared = Model(architecture=architecture, shape=self.params.models[model])
         build = partial(base.build, classes=self.classes, condition="exact", final_norm=False)
         return counted(lambda: build(declared), self.size)

@@ -115,16 +115,14 @@ class Tasks:
     """Runs stages as tasks of the current flow, on workers at ``commit``; here if it is empty."""
 
     def __init__(self, *, commit: str, stop: Stop) -> None:
-        """Stages end when ``stop`` is set."""
         self._commit, self._stop = commit, stop
         self._lock = threading.Lock()  # of dvc.lock, among the threads of this process
         self._due = time.monotonic() + workers.BEAT
 
     def submit(self, node: Node, work: Callable[[], Result]) -> PrefectFuture:
         """See `schedule.Executor`."""
-        how = {"cache_policy": NO_CACHE, "persist_result": False}
-        name = node.name
-        return task(lambda: self._state(work()), name=name, task_run_name=name, **how).submit()
+        how = {"name": node.name, "cache_policy": NO_CACHE, "persist_result": False}
+        return task(lambda: self._state(work()), task_run_name=node.name, **how).submit()
 
     def run(self, node: Node) -> Result:
         """See `schedule.Executor`."""
@@ -163,7 +161,6 @@ class Tasks:
             self._stop.ask(f"{state.name.lower()} in Prefect")
 
     def _state(self, result: Result) -> State:
-        """The state of a task for Prefect."""
         if result.outcome in GOOD:
             return Completed(name=result.outcome.capitalize(), message=result.note)
         if result.outcome == Outcome.FAILED:

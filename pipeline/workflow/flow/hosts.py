@@ -34,7 +34,7 @@ from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed
 from pipeline.workflow import lockfile, processes, stage_run
 from pipeline.workflow.flow import clone, environment
 from pipeline.workflow.plan import Node
-from pipeline.workflow.processes import Stopped
+from pipeline.workflow.processes import Say, Stopped
 from pipeline.workflow.stage_run import Outcome, Result
 from rrcm.core.errors import RrcmError, StageError, one_line
 
@@ -48,7 +48,6 @@ LATE = 10.0  # seconds that the server may take for the last update
 FINAL = "Failed for good"  # the name of the state of a failure that a retry cannot fix
 REFUSED = (httpx.HTTPError, PrefectException)
 
-Say = Callable[[str], None]
 _away = threading.Event()
 _turn = threading.Lock()  # Prefect's counter of a flow's subflow runs is not atomic
 
@@ -178,14 +177,9 @@ def there(
     """Have a worker run a stage; return its result and its entries for dvc.lock, not yet written.
 
     A share has none. Outputs that git keeps, such as metrics, are written here; DVC's remote does
-    not have them.
-
-    Args:
-        node: The stage.
-        commit: The full hash of a commit that every clone can fetch.
-        entries: The current entries of dvc.lock of the stages that it needs.
-        stop: When it is set, the run is cancelled, and its end awaited.
-        say: Called with the reason for waiting.
+    not have them. ``commit`` is a full hash that every clone can fetch, ``entries`` are those of
+    the stages that it needs; when ``stop`` is set, the run is cancelled, and its end awaited;
+    ``say`` is called with the reason for waiting.
 
     Raises:
         Stopped: ``stop`` was set.
