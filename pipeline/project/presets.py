@@ -43,8 +43,7 @@ def use(name: str, *, base: str | None, force: bool) -> str:
             preset, so that edits would be lost. Nothing is written then.
     """
     text, whole, described = resolve(name, base=base)
-    complete = _complete()
-    if sections.PARAMS.exists() and not force and _edited(sections.PARAMS, complete):
+    if sections.PARAMS.exists() and not force and _edited():
         raise ConfigError(
             f"{sections.PARAMS} has been edited: save it elsewhere, or overwrite it with --force"
         )
@@ -79,7 +78,6 @@ def resolve(name: str, *, base: str | None = None) -> tuple[str, Params, str]:
 
 
 def _complete() -> list[str]:
-    """Return the names of complete presets."""
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
 
 
@@ -125,10 +123,10 @@ def written(entries: dict[str, Any]) -> str:
     return text.getvalue().rstrip()
 
 
-def _edited(current: Path, complete: list[str]) -> bool:
-    """Return whether a file is neither a complete preset nor an ablation as composed now."""
-    text = read_bytes(current, ConfigError).decode(errors="replace")
-    if any(text == _read(name) for name in complete):
+def _edited() -> bool:
+    """Return whether params.yaml is neither a complete preset nor an ablation as composed now."""
+    text = read_bytes(sections.PARAMS, ConfigError).decode(errors="replace")
+    if any(text == _read(name) for name in _complete()):
         return False
     header = MADE.search(text)
     try:
