@@ -16,8 +16,6 @@ from rrcm.config.sections import PARAMS
 from rrcm.core.errors import DataError
 from rrcm.core.registry import suggest
 
-HTML = "index.html"
-
 
 def overview(only: Sequence[str] = (), *, out: Path | None = None) -> str:
     """Return the certified-accuracy table of params.yaml's evaluations, and the page's path.
@@ -34,7 +32,7 @@ def overview(only: Sequence[str] = (), *, out: Path | None = None) -> str:
     ways = "`rrcm repro` makes what is missing, or `rrcm pull` fetches it"
     if not here or (missing and out):
         raise DataError(f"certificates/{missing[0]}.csv is not here; {ways}")
-    page = out / HTML if out else None if only or missing or not PAGE.exists() else PAGE
+    page = out / PAGE.name if out else None if only or missing or not PAGE.exists() else PAGE
     evaluations = present.evaluations(here)
     shown: dict[str, Any] = {"radii": params.report.radii, "confidence": params.report.confidence}
     lines = differences.lines((entry.name, entry.stale) for entry in evaluations)

@@ -194,8 +194,7 @@ class Present:
 
 
 def _about(run: str, backend: str) -> dict[str, Any]:
-    record: dict[str, Any] = registry.load("backends", backend).about(Path("."), run)
-    return record
+    return registry.load("backends", backend).about(Path("."), run)
 
 
 def _file(run: str, backend: str) -> str:

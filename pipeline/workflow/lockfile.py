@@ -61,8 +61,7 @@ def parsed(text: str) -> dict[str, Any]:
         validate(contents, COMPILED_LOCKFILE_SCHEMA, path=str(LOCKFILE))
     except (YAMLError, ValueError, DvcException) as error:
         raise DataError(f"{LOCKFILE}: {one_line(error)}") from None
-    stages: dict[str, Any] = contents.get("stages", {})
-    return stages
+    return contents.get("stages", {})
 
 
 def hashes(entry: Mapping[str, Any], kind: str = "outs") -> dict[str, str]:
