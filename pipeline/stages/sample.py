@@ -25,10 +25,8 @@ def draw(name: str, *, journal: Path, path: Path, title: str, shard: str = "1/1"
     stopping = sections.read(f"stopping.{cfg.stop}", dict[str, Any])
     sampling = cfg.at(sections.read("certify", certification.Certify).alpha, stopping)
     evaluation = sections.read(f"evals.{name}", certification.Eval)
-    split, classifier = (
-        shards.read(Path("shards"), cfg.split),
-        drawing.backend(evaluation, sampling),
-    )
+    split = shards.read(Path("shards"), cfg.split)
+    classifier = drawing.backend(evaluation, sampling)
     return drawing.run(
         classifier,
         store.header(classifier, split, evaluation.run, sampling, shard=shard),
