@@ -6,15 +6,16 @@ import typer
 
 from rrcm.cli.app import say
 
+Targets = Annotated[
+    list[str] | None,
+    typer.Argument(help="Stages, groups, globs or outputs.", show_default="all of dvc.yaml"),
+]
 app = typer.Typer(help="Run the graph under Prefect: scheduled, on workers.", no_args_is_help=True)
 
 
 @app.command()
 def run(
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(help="Stages, groups, globs or outputs.", show_default="all of dvc.yaml"),
-    ] = None,
+    targets: Targets = None,
     force: Annotated[
         list[str] | None,
         typer.Option(help="Stage, group or glob to run even if up to date; may be repeated."),

@@ -114,10 +114,7 @@ def resolve() -> None:
 
 @app.command(rich_help_panel=CHECKOUT)
 def accept(
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(help="Stages, groups, globs or outputs.", show_default="all of dvc.yaml"),
-    ] = None,
+    targets: flow.Targets = None,
     *,
     because: Annotated[
         str, typer.Option(help="Why the code computes the same; it is kept in provenance/.")
