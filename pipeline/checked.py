@@ -13,7 +13,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import rrcm
 from rrcm.config import params
 from rrcm.config.certification import require_law
 from rrcm.config.params import Params
@@ -44,10 +43,8 @@ def load() -> Params:
 
 def _digest() -> str:
     """Return the SHA-256 of params.yaml and of the code that reads it."""
-    library = Path(rrcm.__file__).parent
-    files = [PARAMS, Path(__file__), *sorted(library.rglob("*.py"))] if PARAMS.exists() else []
-    found = hashlib.sha256()
-    for file in files:
+    library, found = sorted(registry.LIBRARY.rglob("*.py")), hashlib.sha256()
+    for file in [PARAMS, Path(__file__), *library] if PARAMS.exists() else []:
         found.update(f"{file.name} {file.stat().st_size} ".encode() + read_bytes(file))
     return found.hexdigest()
 

@@ -192,7 +192,7 @@ def test_another_library_checks_again(tmp_path, monkeypatch):
     before = checked._digest()
     library = tmp_path / "rrcm"
     (library / "methods").mkdir(parents=True)
-    monkeypatch.setattr(checked.rrcm, "__file__", str(library / "__init__.py"))
+    monkeypatch.setattr(checked.registry, "LIBRARY", library)
     seen = {before, checked._digest()}
     (library / "methods/new.py").write_text("a")
     seen.add(checked._digest())
