@@ -14,7 +14,6 @@ from pipeline.project.patterns import matching
 from pipeline.project.work import Planned, Work
 from pipeline.runtime import throughput
 from pipeline.workflow.plan import declared
-from rrcm.config.params import Params
 from rrcm.config.sections import PARAMS
 from rrcm.core.errors import ConfigError
 from rrcm.core.registry import suggest
@@ -93,7 +92,11 @@ def plan(preset: str | None, *, only: Sequence[str], gpu: str | None) -> str:
             not valid.
     """
     device = named(gpu) if gpu else at_hand()
-    text, params, described = _read(preset)
+    if preset is None:
+        text, params, described = PARAMS.read_text(encoding="utf-8"), checked.load(), str(PARAMS)
+    else:
+        text, params, described = presets.resolve(preset)
+        checked.check(params)
     planned, stages = Planned(params), declared(text)
     names = _needed(stages, only) if only else [*stages]
     works = {name: work for name in names if (work := planned.stage(name))}
@@ -102,14 +105,6 @@ def plan(preset: str | None, *, only: Sequence[str], gpu: str | None) -> str:
         textwrap.fill(n, WIDTH, subsequent_indent="  ") for n in _notes([*works.values()], device)
     ]
     return "\n".join([head, "", *_table(works, device), "", *notes])
-
-
-def _read(preset: str | None) -> tuple[str, Params, str]:
-    if preset is None:
-        return PARAMS.read_text(encoding="utf-8"), checked.load(), str(PARAMS)
-    text, params, described = presets.resolve(preset)
-    checked.check(params)
-    return text, params, described
 
 
 def _needed(stages: dict[str, tuple[str, ...]], patterns: Sequence[str]) -> list[str]:
