@@ -88,9 +88,8 @@ class Present:
                 "undo the edit of params.yaml"
             )
         data = {"data": read["data"]} if (read := self.lock.params("shard")) else {}
-        return dataclasses.replace(
-            described, stale=(*described.stale, *differences(data, self.tree))
-        )
+        stale = (*described.stale, *differences(data, self.tree))
+        return dataclasses.replace(described, stale=stale)
 
     def page(self) -> tuple[str, ...]:
         """Return how the report's page differs from params.yaml and the certificates here."""
@@ -147,9 +146,8 @@ class Present:
             return {}, [f"nothing here says how {header.run} was made"]
         converted = header.backend == "onnx" and header.precision != "fp32"
         if about["weights"] != header.weights and not converted:
-            return {}, [
-                f"the votes are not of the {_file(header.run, header.backend)} that is here"
-            ]
+            file = _file(header.run, header.backend)
+            return {}, [f"the votes are not of the {file} that is here"]
         return about["params"], []
 
     def _described(self, run: str, recorded: dict[str, Any], missing: list[str]) -> Described:

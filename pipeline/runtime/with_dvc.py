@@ -50,9 +50,8 @@ def inputs(stage_name: str) -> dict[str, Any]:
             if isinstance(dependency, ParamsDependency):
                 read["params"] |= dependency.read_params()
             else:
-                read["files"][dependency.def_path] = (
-                    dependency.get_hash().value if dependency.exists else MISSING
-                )
+                found = dependency.get_hash().value if dependency.exists else MISSING
+                read["files"][dependency.def_path] = found
     return read
 
 

@@ -69,10 +69,8 @@ def _declared(stage_name: str, values: Any) -> tuple[Any, dict[str, Any]]:
     stage, known = read_yaml(GRAPH)["stages"].get(name), dict(values)
     if stage and key and "foreach" in stage:
         each = find(values, VARIABLE.fullmatch(stage["foreach"])[1])
-        stage, known = (
-            stage["do"] if key in each else None,
-            known | {"key": key, "item": each.get(key)},
-        )
+        stage = stage["do"] if key in each else None
+        known |= {"key": key, "item": each.get(key)}
     if not stage or "do" in stage:
         raise StageError(f"dvc.yaml has no stage {stage_name}")
     return stage, known

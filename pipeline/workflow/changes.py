@@ -90,12 +90,8 @@ class Changes:
                 if keys := other if but_added else other + new:
                     yield f"{dep.def_path} says otherwise: {listed(keys)}"
             elif (sources := self.sources(dep)) and self.in_input(dep):
-                here = all(one.exists for one in (dep, *sources))
-                yield (
-                    f"{dep.def_path} is not what it ran on"
-                    if here or self.in_lock(dep)
-                    else MISSING
-                )
+                changed = all(one.exists for one in (dep, *sources)) or self.in_lock(dep)
+                yield f"{dep.def_path} is not what it ran on" if changed else MISSING
         for out in filter(self._in_output, stage.outs):
             if out.hash_info and out.exists and out.changed_checksum():
                 yield f"{out.def_path} is not what dvc.lock has"

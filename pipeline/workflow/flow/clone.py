@@ -78,10 +78,8 @@ def at(commit: str, *, stop: Event, say: Say) -> Iterator[None]:
     """
     LOCKS.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        lock, turn = (
-            stack.enter_context((LOCKS / f"checkout.{name}").open("ab"))
-            for name in ("lock", "turn")
-        )
+        lock = stack.enter_context((LOCKS / "checkout.lock").open("ab"))
+        turn = stack.enter_context((LOCKS / "checkout.turn").open("ab"))
         now = git.attempt("rev-parse", "HEAD") or "no commit"
         why = f"stages of this checkout at {now[:SHORT]}"
         take = partial(processes.take, stop=stop, why=why, say=say)
