@@ -3,6 +3,7 @@
 import os
 import textwrap
 from collections.abc import Container, Iterable
+from contextlib import suppress
 from functools import partial
 
 from pipeline import checked
@@ -83,11 +84,9 @@ def running() -> dict[str, int]:
     """Return the stages that run in this checkout, each with the process that holds its lock."""
     pids = {}
     for path in sorted(SCRATCH.glob("*.lock")):
-        try:
+        with suppress(FileNotFoundError):  # it has ended
             file = opened(path, os.O_RDONLY)
-        except FileNotFoundError:
-            continue
-        if not lock(file):
-            pids[path.name.removesuffix(".lock")] = int(os.pread(file, 20, 0) or 0)
-        os.close(file)
+            if not lock(file):
+                pids[path.name.removesuffix(".lock")] = int(os.pread(file, 20, 0) or 0)
+            os.close(file)
     return pids

@@ -83,15 +83,11 @@ class Supervisor:
         self._reap()
 
     def _reap(self) -> None:
-        while True:
-            try:
-                child, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if child == 0:
-                return
-            if child == self._process.pid:
-                self._process.returncode = self._code = os.waitstatus_to_exitcode(status)
+        with suppress(ChildProcessError):  # none is left
+            while any(ended := os.waitpid(-1, os.WNOHANG)):
+                child, status = ended
+                if child == self._process.pid:
+                    self._process.returncode = self._code = os.waitstatus_to_exitcode(status)
 
 
 def _group(process: psutil.Process) -> int | None:
