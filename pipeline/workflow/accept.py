@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from dvc.dependency.param import ParamsDependency
 from dvc.repo.reproduce import plan_repro
 from dvc.stage import PipelineStage
 from dvc.stage.serialize import to_single_stage_lockfile
@@ -82,7 +81,7 @@ def today() -> str:
 def _entry(stage: PipelineStage, changes: Changes, note: Path) -> Any:
     """The entry that `dvc commit` would write, with the data and the other outputs as recorded."""
     for dep in stage.deps:
-        if isinstance(dep, ParamsDependency) or not changes.sources(dep):
+        if not changes.sources(dep):
             dep.save()
     for out in stage.outs:
         if out.def_path == str(note):
