@@ -13,14 +13,9 @@ from rrcm.config.sections import PARAMS
 
 
 class Lock:
-    """The stages of dvc.lock, read once; none without the file."""
+    """The stages of dvc.lock, read once by `lockfile.read`; none without the file."""
 
     def __init__(self) -> None:
-        """Read it.
-
-        Raises:
-            StageError: It is not YAML.
-        """
         self.stages = lockfile.read()
         self.outputs = {
             path: (stage, md5)

@@ -40,14 +40,9 @@ INFINITE = {".inf": float("inf"), "-.inf": float("-inf")}
 
 
 class Present:
-    """The current params.yaml and dvc.lock, read once."""
+    """The current params.yaml and dvc.lock, read once; an RrcmError if one of them is damaged."""
 
     def __init__(self) -> None:
-        """Read both.
-
-        Raises:
-            RrcmError: One of them is damaged.
-        """
         self.params = checked.load()
         self.tree = read_yaml(PARAMS)
         self.lock = Lock()

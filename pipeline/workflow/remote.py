@@ -26,7 +26,6 @@ class Missing(DataError):
     """``place``, a remote, lacks ``files``, or a part of them; all others arrived."""
 
     def __init__(self, files: list[str], place: str, way: str) -> None:
-        """Name the files, the remote, and the way out."""
         super().__init__(f"{', '.join(files)}: missing or incomplete in {place}; {way}")
         self.files, self.place = files, place
 
