@@ -241,6 +241,4 @@ def wandb(to: str | None) -> Sink:
     return send, f"{place}: `wandb sync {place}/wandb/offline-run-*` uploads it"
 
 
-SINKS: dict[str, Callable[[str | None], Sink]] = {
-    "mlflow": mlflow, "tensorboard": tensorboard, "wandb": wandb,
-}  # fmt: skip
+SINKS = {"mlflow": mlflow, "tensorboard": tensorboard, "wandb": wandb}
