@@ -14,12 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from torch.distributed.elastic.multiprocessing import errors
 from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import (
-    ChildFailedError,
-    ProcessFailure,
-    get_error_handler,
-)
 from torch.distributed.run import main as torchrun
 
 from pipeline.runtime.graph import Stage
@@ -72,7 +68,7 @@ def launch(stage: Stage, compute: Compute) -> None:
     os.environ.setdefault("TORCHELASTIC_ERROR_FILE", str(stage.scratch / "torchrun/error.json"))
     try:
         torchrun([*where, *logs, "-m", f"pipeline.stages.{script}"])
-    except ChildFailedError as error:
+    except errors.ChildFailedError as error:
         rank, reason = _cause(error.failures)
         raise TrainingError(
             f"{stage.name}: process {rank} failed: {reason}; the others were stopped, and what was "
@@ -90,7 +86,7 @@ def launch(stage: Stage, compute: Compute) -> None:
             signal.signal(number, handler)
 
 
-def _cause(failures: dict[int, ProcessFailure]) -> tuple[int, str]:
+def _cause(failures: dict[int, errors.ProcessFailure]) -> tuple[int, str]:
     """The process that failed first, and its error; the others only fail as a consequence."""
 
     def order(rank: int) -> tuple[bool, bool, int]:
@@ -103,7 +99,7 @@ def _cause(failures: dict[int, ProcessFailure]) -> tuple[int, str]:
     return rank, _message(failures[rank])
 
 
-def _message(failure: ProcessFailure) -> str:
+def _message(failure: errors.ProcessFailure) -> str:
     told = failure.message
     if isinstance(told, dict):
         return told["message"].partition("\n")[0]
@@ -119,11 +115,11 @@ def telling() -> Iterator[None]:
     The process also ends when its launcher ends, as its result would not be used.
     """
     pool.follow(int(os.environ.get(LAUNCHER) or os.getppid()))
-    get_error_handler().initialize()
+    errors.get_error_handler().initialize()
     try:
         yield
     except Exception as error:
-        get_error_handler().record_exception(error)
+        errors.get_error_handler().record_exception(error)
         if isinstance(error, RrcmError) or any(word in str(error) for word in ECHOES):
             sys.exit(1)
         raise

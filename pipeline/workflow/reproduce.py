@@ -10,18 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pipeline.workflow import (
-    careful_dvc,
-    gpus,
-    lockfile,
-    plan,
-    processes,
-    schedule,
-    splitting,
-    stage_run,
-)
+from pipeline.workflow import careful_dvc, gpus, lockfile, plan, schedule, splitting, stage_run
 from pipeline.workflow.plan import Node
-from pipeline.workflow.processes import POLL, Say, Stop
+from pipeline.workflow.processes import POLL, Say, Stop, signals
 from pipeline.workflow.schedule import GOOD
 from pipeline.workflow.stage_run import Outcome, Result
 from rrcm.config import sections
@@ -49,7 +40,7 @@ def reproduce(arguments: Sequence[str], *, jobs: int = 1, shares: int = 1, say: 
         return side_by_side(arguments, jobs=jobs, shares=shares, say=say)
     lockfile.read()
     stop = Stop()
-    with processes.signals(stop, say):
+    with signals(stop, say):
         with careful_dvc.repro(arguments, output=None) as process:
             while process.poll() is None:
                 if stop.wait(POLL):
@@ -94,7 +85,7 @@ def side_by_side(arguments: Sequence[str], *, jobs: int, shares: int, say: Say) 
     targets = [word for word in arguments if word not in options]
     lockfile.read()
     stop = Stop()
-    with processes.signals(stop, say):
+    with signals(stop, say):
         plan.refreshed()
         stages = plan.load(targets, allow_missing=bool(options))
         nodes = splitting.expanded(stages, count=shares)
