@@ -11,12 +11,8 @@ from rrcm.data.splits import shards
 
 def main(name: str) -> None:
     with graph.running(f"sample@{name}") as stage:
-        stage.notes |= draw(
-            name,
-            journal=stage.scratch / "votes.journal",
-            path=Path(f"votes/{name}.jsonl"),
-            title=stage.name,
-        )
+        journal, path = stage.scratch / "votes.journal", Path(f"votes/{name}.jsonl")
+        stage.notes |= draw(name, journal=journal, path=path, title=stage.name)
 
 
 def draw(name: str, *, journal: Path, path: Path, title: str, shard: str = "1/1") -> dict[str, Any]:

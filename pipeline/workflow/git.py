@@ -14,12 +14,9 @@ def run(*arguments: str) -> str:
     Raises:
         StageError: git failed.
     """
+    command, env = ["git", *arguments], os.environ | {"GIT_TERMINAL_PROMPT": "0"}
     done = subprocess.run(
-        ["git", *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"GIT_TERMINAL_PROMPT": "0"},
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env
     )
     if done.returncode != 0:
         reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
