@@ -117,10 +117,9 @@ def trained(params: Params, options: Options) -> Trained:
             or does not go with --precision.
         BackendError: It has not been trained and exported here; the message says how to get it.
     """
-    sigma, noise = options.sigma, options.eval_sigma
+    sigma = options.sigma
+    noise = sigma if options.eval_sigma is None else options.eval_sigma
     noise_level(sigma, name="--sigma")
-    if noise is None:
-        noise = sigma
     noise_level(noise, name="--eval-sigma")
     run = find_run(
         params,
