@@ -22,9 +22,8 @@ from rrcm.inference import extras
 
 GROUP = "rrcm.commands"  # entry points of a project: an object with `commands`, and a `Project`
 # Options of `certify` that a single answer does not have.
-OF_MANY = frozenset({"images", "labels", "strict", "split", "subset", "budget", "shard"})
-OF_DRAWS = frozenset({"stop", "radii", "noise", "certificate", "precision", "allow", "backend"})
-OF_DRAWS |= {"seed"}
+OF_MANY = {"images", "labels", "strict", "split", "subset", "budget", "shard"}
+OF_DRAWS = {"stop", "radii", "noise", "certificate", "precision", "allow", "backend", "seed"}
 Linf = Annotated[int | None, typer.Option(metavar="D", help="Print ℓ∞ too: images of D values.")]
 
 Pictures = Annotated[bool, typer.Option("--pictures", help="Pages of their pictures in ./shards.")]
@@ -56,7 +55,7 @@ def certify(asked: Options, page: Page = None) -> None:
 
 
 @app.command(rich_help_panel=CERTIFY)
-@takes(but=frozenset({"budget", "shard"}))
+@takes(but={"budget", "shard"})
 def attack(
     asked: Options,
     steps: Annotated[int, typer.Option(min=1, help="Steps of each search.")] = 20,

@@ -3,10 +3,9 @@
 Imports nothing heavy, so that `rrcm --help` is quick.
 """
 
-import copy
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -21,21 +20,20 @@ DRAWS = defaults.DRAWS
 Command = Callable[..., None]
 
 
-def _option(
-    text: str, default: Any = None, *, key: str = "", value: Any = None, flag: tuple[str, ...] = ()
-) -> Any:
-    """Declare an option with its help text.
+def _option(text: str, default: Any = None, *, key: str = "", value: Any = None) -> Any:
+    """Declare an option by its help text, and a field that is ``value`` without it.
 
-    Args:
-        text: What it is.
-        default: What holds without it, as it is shown.
-        key: The setting of a checkout that holds instead, where there is one.
-        value: What the field is without it.
-        flag: Its name, where it takes no value.
+    ``default`` is shown as what holds then, or the setting ``key`` of a checkout.
     """
     shown = f"{default}, or {key} of a checkout" if key else default
-    declared = typer.Option(*flag, help=text, show_default=False if shown is None else str(shown))
+    declared = typer.Option(help=text, show_default=False if shown is None else str(shown))
     return dataclasses.field(default=value, metadata={"declared": declared})
+
+
+def _flag(name: str, text: str) -> Any:
+    """Declare an option that takes no value."""
+    declared = typer.Option(name, help=text, show_default=False)
+    return dataclasses.field(default=False, metadata={"declared": declared})
 
 
 def _known(kind: str) -> str:
@@ -69,11 +67,7 @@ class Options:
     # Images, and their preprocessing for a classifier from elsewhere.
     images: Path | None = _option("Folder of pictures, for a classifier other than --model.")
     labels: Path | None = _option("CSV file of file,label for --images.", "names of their folders")
-    strict: bool = _option(
-        "Fail if an image cannot be read, instead of leaving it out.",
-        value=False,
-        flag=("--strict",),
-    )
+    strict: bool = _flag("--strict", "Fail if an image cannot be read, instead of leaving it out.")
     classes: Path | None = _option(
         "Text file with a class name per line, in the order of the scores."
     )
@@ -85,10 +79,9 @@ class Options:
         "How images get the input size, before the noise: exact, squash or crop.",
         "the network's own",
     )
-    as_stored: bool = _option(
+    as_stored: bool = _flag(
+        "--as-stored",
         "Take pictures as timm and torchvision do, not turned upright by their EXIF data.",
-        value=False,
-        flag=("--as-stored",),
     )
     mean: str | None = _option(
         "Mean of each channel that pixels are normalised by, as .485,.456,.406.",
@@ -100,10 +93,9 @@ class Options:
     output: str | None = _option(
         "Name of the ONNX output that holds the scores.", "the only one of two axes"
     )
-    count_nan: bool = _option(
+    count_nan: bool = _flag(
+        "--count-nan",
         "Count noise whose scores are NaN or infinite as votes for no class, not as an error.",
-        value=False,
-        flag=("--count-nan",),
     )
 
     # The draws.
@@ -166,19 +158,15 @@ class Options:
         return {name for name in named if getattr(self, name) not in (None, False, [])}
 
 
-def takes(*, but: frozenset[str] = frozenset()) -> Callable[[Command], Command]:
+def takes(*, but: Collection[str] = ()) -> Callable[[Command], Command]:
     """Give a command all fields of `Options`, except those in ``but``, as options.
 
     It is called with the `Options` first.
     """
     declared = [field for field in dataclasses.fields(Options) if field.name not in but]
+    every = inspect.signature(Options).parameters
     shared = [
-        Parameter(
-            field.name,
-            Parameter.KEYWORD_ONLY,
-            default=Parameter.empty if field.name == "sigma" else field.default,
-            annotation=Annotated[field.type, copy.copy(field.metadata["declared"])],
-        )
+        every[field.name].replace(annotation=Annotated[field.type, field.metadata["declared"]])
         for field in declared
     ]
 
