@@ -39,15 +39,12 @@ def best(named: dict[str, Entry], *, radii: str | None) -> str:
                 "chosen on images that all have"
             )
     chosen = requests.parse_radii(radii) if radii else entries.default_radii(found)
-    columns = {f"r = {radius:g}": _certified(found, radius) for radius in chosen}
-    lower = {
-        f"r = {radius:g}": any(one.lower_bounds([radius])[0] for one in found) for radius in chosen
-    }
-    rows = [
-        row(name, values, names, bound=lower[name])
-        for name, values in columns.items()
-        if values.any()
-    ]
+    rows = []
+    for radius in chosen:
+        values = np.stack([statistics.certified(one.judged, radius) for one in found]).astype(float)
+        if values.any():
+            bound = any(one.lower_bounds([radius])[0] for one in found)
+            rows.append(row(f"r = {radius:g}", values, names, bound=bound))
     credited = np.stack([statistics.credited(one.judged) for one in found])
     if credited.any():
         rows.append(row("ACR", credited, names, bound=any(one.cut_short for one in found)))
@@ -98,7 +95,3 @@ def told_apart(names: list[str]) -> list[str]:
             for one in parts:
                 del one[end]
     return [str(Path(*one)) for one in parts]
-
-
-def _certified(found: list[Entry], radius: float) -> np.ndarray:
-    return np.stack([statistics.certified(one.judged, radius) for one in found]).astype(float)
