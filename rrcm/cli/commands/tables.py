@@ -33,7 +33,6 @@ from rrcm.data.splits import shards
 from rrcm.data.splits.shards import Split
 
 RESULTS, SHARDS = Path("results"), Path("shards")
-HTML = "index.html"
 CLAIMS = f"""Chance alone leads to a claim, at any radius, in at most \
 {one_minus(CONFIDENCE, UP, scale=tables.PERCENT)} % of tables (Holm). Images that do not tell A
 and B apart do not prove that they are alike. All of it is about these two classifiers on images
@@ -52,16 +51,17 @@ def report_files(
         inside("--alpha", alpha)
     require(sigma is None or 0 < sigma < math.inf, f"--sigma: must be positive, got {sigma}")
     results = [read(path, alpha=alpha, sigma=sigma) for path in files]
-    if twins := [entry.name for entry in results if _names(results).count(entry.name) > 1]:
+    names = [entry.name for entry in results]
+    if twins := [name for name in names if names.count(name) > 1]:
         raise DataError(f"{twins[0]}: two files of this name; a report tells them apart by name")
-    out = out or Path(f"report-{results[0].name}")
+    out = out or Path(f"report-{names[0]}")
     both = zip(files, results, strict=True)
     splits = [_split(path, entry, "--pictures") for path, entry in both if pictures]
     shown: dict[str, Any] = {"radii": entries.default_radii(results), "confidence": CONFIDENCE}
     notes = entries.beyond(results, shown["radii"]) + _in_linf(results, values)
-    report.write(results, out, subject=", ".join(_names(results)), notes=notes, **shown)
+    report.write(results, out, subject=", ".join(names), notes=notes, **shown)
     table, false = tables.text(results, **shown), attacked.contradictions(results)
-    lines = [*false, table, "", *notes, f"the report: {out / HTML}"]
+    lines = [*false, table, "", *notes, f"the report: {out / 'index.html'}"]
     for entry, split in zip(results, splits, strict=False):  # none, or one of each
         page = out / f"{entry.name}-pictures.html"
         lines.append(pages(gallery.write(page, entry, split, backend=None, files={})))
@@ -260,7 +260,3 @@ def _named(source: str, entry: Entry) -> str:
     radii = f" ({entry.norm} radii)" if entry.norm != "l2" else ""
     radii += f" (top {entry.top})" * bool(entry.top)
     return f"{source}{radii}{' (stale)' if entry.stale else ''}"
-
-
-def _names(results: list[Entry]) -> list[str]:
-    return [entry.name for entry in results]
