@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 from rrcm.analysis import entries
 from rrcm.analysis.gallery import certified as gallery
@@ -25,12 +24,12 @@ def predict(request: Request, image: str, *, page: Path | None = None) -> str:
     that has a seed: who asks again for the same has the same answer.
     """
     request, truth = request.answering(), ""
+    seed = request.sample.seed
     if known := request.source.known_image(image):
         smoothed = request.source.classifier(request.sample, max_value=known.max_value)
         label = known.classes[known.labels[0]]
-        which: dict[str, Any] = {"idx": int(image), "seed": request.sample.seed}
-        which["labels"] = [smoothed.backend.classes.index(label)]
-        answers, split = smoothed.alone(known.images[0], **which)
+        labels = [smoothed.backend.classes.index(label)]
+        answers, split = smoothed.alone(known.images[0], labels=labels, idx=int(image), seed=seed)
         truth = f"; the label is {label}"
     else:
         if not os.path.lexists(image):
@@ -40,14 +39,18 @@ def predict(request: Request, image: str, *, page: Path | None = None) -> str:
             split = smoothed.split([Path(image)])
         except DataError as error:
             raise DataError(f"--image {error}") from None
-        seed = request.sample.seed
         if not request.seeded:
             seed = VOTES.seed(smoothed.header(split), split)
         answers, split = smoothed.alone(split.images[0], seed=seed)
     answer, header = answers[0], answers.header
     image = printable(image)
-    drawn = f"{answer.n_A:,} of {answer.n:,} noisy draws"
+    said = f"abstain: no class is certain at alpha = {answer.alpha}"
+    if answer.label != ABSTAIN:
+        radius, sure = printed(answer.radius, DOWN, places=4), one_minus(answer.alpha, DOWN)
+        within = f"certified within an l2 radius of {radius} with confidence {sure}"
+        said = f"class {printable(answer.name)}, {within}"
     lines = [
+        f"{image}: {said} ({answer.n_A:,} of {answer.n:,} noisy draws){truth}",
         f"stopping rule {answer.rule}",
         *reach.beyond(header, header.stopping.get("radii", [])),
         f"noise: seed {answer.seed}; --seed {answer.seed} repeats it",
@@ -57,14 +60,4 @@ def predict(request: Request, image: str, *, page: Path | None = None) -> str:
         files = {answer.idx: image}
         paths = gallery.write(page, entry, split, backend=smoothed.backend, files=files)
         lines.append(pages(paths))
-    how = "\n".join(lines)
-    if answer.label == ABSTAIN:
-        return (
-            f"{image}: abstain: no class is certain at alpha = {answer.alpha} ({drawn}){truth}\n"
-            f"{how}"
-        )
-    radius, sure = printed(answer.radius, DOWN, places=4), one_minus(answer.alpha, DOWN)
-    return (
-        f"{image}: class {printable(answer.name)}, certified within an l2 radius of {radius} with "
-        f"confidence {sure} ({drawn}){truth}\n{how}"
-    )
+    return "\n".join(lines)
