@@ -48,7 +48,7 @@ def attack(
         expected.scores_of(smoothed)  # refuses a random one
     header, rows, votes = on_demand.drawn(request, opened)
     shown = on_demand.shown(request.report, header)
-    chosen: dict[str, Any] = {"radii": shown.radii, "confidence": shown.confidence}
+    chosen = dataclasses.asdict(shown)
     asked = sha256(f"{shown.radii} {finder.asked}{finder.salt}".encode()).hexdigest()[:8]
     path = on_demand.VOTES.path(header, f"-{asked}.attack.json")
     kept: dict[str, Any] = {"radii": shown.radii, "path": path, "shown": True}
@@ -74,7 +74,7 @@ def attack(
         f"{markup.plain(attacked.table([entry], **chosen).drop(columns='method'), again=1)}\n",
         *in_linf,
         f"{len(rows)} images, alpha = {header.alpha}; {finder.said}",
-        *on_demand.repetition(header, opened),
+        *repeated.line(header, on_demand.store_of(opened).files(), split),
         *repeated.attacks(header, on_demand.VOTES.folder),
         *reach.beyond(header, shown.radii),
         f"this table: {out / 'attacked.csv'}",

@@ -34,7 +34,6 @@ from rrcm.core.ranges import require
 
 VOTES, RESULTS = Store(Path(".rrcm/votes")), Path("results")
 CLEAN = Path(".rrcm/clean")  # answers without noise
-Votes = tuple[Header, list[Row], Path]  # of a file
 SHOWN = 5  # files left out that are listed individually
 
 
@@ -43,11 +42,11 @@ def certify(request: Request, project: Project, *, page: Path | None = None) -> 
 
     A folder of pictures gets a page of them, which ``page`` names; others get one if it is given.
     """
-    whole = page is None or request.shard == "1/1"
-    require(whole, "--page: is of all pictures; leave it out with --shard")
+    share = request.shard != "1/1"
+    require(not (page and share), "--page: is of all pictures; leave it out with --shard")
     opened = request.source.opened(request.sample)
     header, rows, path = drawn(request, opened)
-    if request.shard != "1/1":
+    if share:
         return (
             f"{len(rows)} images, share {header.shard}\nvotes: {path}\n"
             "the same command without --shard puts the shares together"
@@ -65,17 +64,16 @@ def certify(request: Request, project: Project, *, page: Path | None = None) -> 
     if page:
         backend, files = opened.smoothed.backend, opened.files
         pictures = [pages(gallery.write(page, entry, opened.split, backend=backend, files=files))]
+    before = ", all drawn before by the workflow" * (path in opened.votes)
     lines = [
         f"{tables.text([entry], radii=report.radii, confidence=report.confidence)}\n",
         f"{len(table)} images, n0 = {header.n0}, n = {header.n}, alpha = {header.alpha}; stopping "
-        f"rule {header.stop}: {_effort(header, rows, table)}"
-        + ", all drawn before by the workflow"
-        * (path in opened.votes),
+        f"rule {header.stop}: {_effort(header, rows, table)}{before}",
         *_subset(header, opened),
         *reach.beyond(header, report.radii),
         f"the function: {header.backend} {header.precision} on {header.provider}",
         f"noise: {header.noise}, seed {header.seed}; --seed {header.seed} draws the same votes",
-        *repetition(header, opened),
+        *repeated.line(header, store_of(opened).files(), opened.split),
         *opened.notes,
         *_left_out(entry.name, opened),
         f"certificates: {written}",
@@ -105,15 +103,10 @@ def certified(
     described = Described(model=header.run, method="")
     if not header.foreign:
         described = project.described(header)
+    about = dataclasses.asdict(described)
     name = _written_as(header, certificates)
-    entry = dataclasses.replace(
-        entries.from_votes(name, header, rows, certificates=certificates),
-        model=described.model,
-        method=described.method,
-        sigma_train=described.sigma,
-        seed=described.seed,
-        stale=described.stale,
-    )
+    entry = entries.from_votes(name, header, rows, certificates=certificates)
+    entry = dataclasses.replace(entry, sigma_train=about.pop("sigma"), **about)
     return entry, RESULTS / f"{name}.csv"
 
 
@@ -130,12 +123,8 @@ def cleaned(header: Header, rows: list[Row], opened: Opened) -> list[int] | None
     return plain
 
 
-def repetition(header: Header, opened: Opened) -> list[str]:
-    """Return the line of `repeated` on the votes that lie here; often none."""
-    return repeated.line(header, _store(opened).files(), opened.split)
-
-
-def _store(opened: Opened) -> Store:
+def store_of(opened: Opened) -> Store:
+    """Return the votes that lie here, and those that are elsewhere already."""
     return dataclasses.replace(VOTES, others=opened.votes)
 
 
@@ -157,9 +146,9 @@ def _left_out(name: str, opened: Opened) -> list[str]:
     return [*some, f"left out: {count} of {total} files, listed in {path}"]
 
 
-def drawn(request: Request, opened: Opened) -> Votes:
+def drawn(request: Request, opened: Opened) -> tuple[Header, list[Row], Path]:
     """Return the votes of a request and their file, drawn unless they exist."""
-    wanted, store = header_of(request, opened), _store(opened)
+    wanted, store = header_of(request, opened), store_of(opened)
     title = f"certify {opened.name}" + (f" {wanted.shard}" if wanted.shard != "1/1" else "")
     path = store.path(wanted)
     if not store.find(wanted):
