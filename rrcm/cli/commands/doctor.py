@@ -36,20 +36,18 @@ def examine(project: Project) -> tuple[str, bool]:
 
 def _packages() -> list[Finding]:
     """Return the packages that every command needs, and the extras with what they lack."""
-    findings = [(OK, f"python {platform.python_version()}")]
-    wanted: dict[str, list[Requirement]] = {extra: [] for extra in SHOWN}
-    for requirement in map(Requirement, requires("rrcm") or []):
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            findings.append(_package(requirement))
-        for extra in SHOWN:
-            if requirement.marker and requirement.marker.evaluate({"extra": extra}):
-                wanted[extra].append(requirement)
-    return [*findings, *(each for extra, needs in wanted.items() for each in _extra(extra, needs))]
+    declared = [Requirement(line) for line in requires("rrcm") or []]
+    always = [one for one in declared if one.marker is None or one.marker.evaluate({"extra": ""})]
+    findings = [(OK, f"python {platform.python_version()}"), *map(_package, always)]
+    for extra in SHOWN:
+        wanted = [one for one in declared if one.marker and one.marker.evaluate({"extra": extra})]
+        findings += _extra(extra, wanted)
+    return findings
 
 
 def _package(requirement: Requirement) -> Finding:
     wanted = f"{requirement.name}{requirement.specifier}"
-    if (have := _version(requirement)) is None:
+    if (have := _version(requirement.name)) is None:
         return WRONG, f"{requirement.name}: not installed; `pip install '{wanted}'`"
     if not requirement.specifier.contains(have, prereleases=True):
         needs = f"needs {requirement.specifier}; `pip install '{wanted}'`"
@@ -81,16 +79,16 @@ def _has_operators() -> bool:
 
 def _extra(extra: str, wanted: list[Requirement]) -> list[Finding]:
     """Return whether an extra is installed; if so, its packages of a version that does not fit."""
-    if absent := [each.name for each in wanted if _version(each) is None]:
+    if absent := [each.name for each in wanted if _version(each.name) is None]:
         cure = f"""{", ".join(absent)} not installed; `pip install "rrcm[{extra}]"`"""
         return [(ABSENT, f"extra {extra}: {cure}")]
     wrong = [each for each in map(_package, wanted) if each[0] == WRONG]
     return wrong or [(OK, f"extra {extra}")]
 
 
-def _version(requirement: Requirement) -> str | None:
+def _version(name: str) -> str | None:
     try:
-        return version(requirement.name)
+        return version(name)
     except PackageNotFoundError:
         return None
 
@@ -110,7 +108,7 @@ def _devices() -> list[Finding]:
 
 def _runtime() -> Finding:
     """Return which ONNX Runtime is installed; two of them overwrite each other's files."""
-    have = [name for name in RUNTIMES if _version(Requirement(name))]
+    have = [name for name in RUNTIMES if _version(name)]
     if len(have) > 1:
         both = " ".join(have)
         cure = f'`pip uninstall {both}`, then `pip install "rrcm[cpu]"` or "rrcm[gpu]"'
