@@ -12,11 +12,6 @@ from rrcm.inference import torchvision_stub
 
 torchvision_stub.install()
 
-__all__ = [
-    *("__version__", "smooth", "report"),
-    *("losses", "bounds", "certificates", "stopping", "noise"),
-]
-
 FUNCTIONS = {"smooth": ("rrcm.certification.openers", "smooth")}
 FUNCTIONS |= {"report": ("rrcm.analysis.page", "of_answers")}
 MODULES = {
@@ -24,7 +19,8 @@ MODULES = {
     "bounds": "rrcm.certification.votes.bounds",
     "noise": "rrcm.noise",
 }
-FOLDERS = {"certificates", "stopping"}  # kinds of components
+FOLDERS = ("certificates", "stopping")  # kinds of components
+__all__ = ["__version__", *FUNCTIONS, *MODULES, *FOLDERS]
 
 
 def __getattr__(name: str) -> Any:
