@@ -24,8 +24,10 @@ GROUP = "rrcm.commands"  # entry points of a project: an object with `commands`,
 # Options of `certify` that a single answer does not have.
 OF_MANY = {"images", "labels", "strict", "split", "subset", "budget", "shard"}
 OF_DRAWS = {"stop", "radii", "noise", "certificate", "precision", "allow", "backend", "seed"}
+FILES = typer.Argument(
+    help="Votes (.jsonl), certificates, or the field's tables; - is standard input."
+)
 Linf = Annotated[int | None, typer.Option(metavar="D", help="Print ℓ∞ too: images of D values.")]
-
 Pictures = Annotated[bool, typer.Option("--pictures", help="Pages of their pictures in ./shards.")]
 PYTHONS = warnings.formatwarning
 WARNED = Counter[str]()
@@ -149,12 +151,7 @@ def serve(
 
 @app.command(rich_help_panel=RESULTS)
 def report(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            help="Votes (.jsonl), certificates, or the field's tables; - is standard input."
-        ),
-    ] = None,
+    files: Annotated[list[Path] | None, FILES] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -244,12 +241,7 @@ def derive(
 
 @app.command(rich_help_panel=RESULTS)
 def audit(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Votes (.jsonl), certificates, or the field's tables; - is standard input."
-        ),
-    ],
+    files: Annotated[list[Path], FILES],
     n: Annotated[int | None, typer.Option(help="Number of draws that is claimed.")] = None,
     alpha: Annotated[
         float | None, typer.Option(help="Failure probability that is claimed.")
