@@ -102,9 +102,8 @@ class FromElsewhere:
         for line in smoothed.backend.notes:
             note(line)
         size = smoothed.backend.fixed or self.foreign.batch or smoothed.draws.batch_size
-        return dataclasses.replace(
-            smoothed, draws=dataclasses.replace(smoothed.draws, batch_size=size)
-        )
+        draws = dataclasses.replace(smoothed.draws, batch_size=size)
+        return dataclasses.replace(smoothed, draws=draws)
 
     def opened(self, draws: Sampling) -> Opened:
         """Open the classifier and the folder of images."""
@@ -131,9 +130,7 @@ class FromElsewhere:
         )
         backend.classes = [*pictures.split.classes, *backend.classes[len(names) :]]
         split = dataclasses.replace(pictures.split, classes=tuple(backend.classes))
-        inside = (
-            f"{getattr(backend, 'inside', backend.normalise)}, then {printable(str(self.foreign))}"
-        )
+        inside = getattr(backend, "inside", backend.normalise)
         return Opened(
             name=printable(f"{self.name}-{given.images.resolve().name}").lstrip("."),
             smoothed=smoothed,
@@ -141,7 +138,7 @@ class FromElsewhere:
             files=dict(zip(split.idx.tolist(), pictures.files, strict=True)),
             left_out=tuple(pictures.left_out),
             notes=(
-                f"inside the function: {inside}",
+                f"inside the function: {inside}, then {printable(str(self.foreign))}",
                 f"before the noise: {smoothed.fit}",
                 *pictures.passed_over,
                 *duplicates.line(duplicates.digests(split), split.labels.tolist()),

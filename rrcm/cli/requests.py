@@ -31,8 +31,7 @@ del TYPES["stopping"]
 OURS = {"method", "eval_sigma", "split", "precision", "allow", "backend"}
 THEIRS = {"images", "labels", "classes", "size", "resize", "as_stored"}
 THEIRS |= {"mean", "std", "strict", "count_nan"}
-ONNX = {*THEIRS, "output", "channels"}
-ONLY = {"model": OURS, "onnx": ONNX, "timm": {*THEIRS, "weights"}}
+ONLY = {"model": OURS, "onnx": {*THEIRS, "output", "channels"}, "timm": {*THEIRS, "weights"}}
 ONLY["checkpoint"] = {*THEIRS, "denoiser", "normalise"}
 ONLY["module"] = {*THEIRS, "channels"}
 
@@ -107,9 +106,8 @@ def _sampling(options: Options, settings: Settings, report: Report | None) -> Sa
         sample, tolerance = dataclasses.replace(settings.sample, **values), options.tolerance
     except ConfigError as error:
         key, _, text = str(error).partition(": ")
-        raise ConfigError(
-            f"--{key.replace('_', '-')}: {text}" if key in values else error
-        ) from None
+        told = f"--{key.replace('_', '-')}: {text}" if key in values else error
+        raise ConfigError(told) from None
     rule = registry.load("stopping", sample.stop)
     if options.stop is None and tolerance is not None:
         sample = dataclasses.replace(sample, stop="anytime")
