@@ -10,10 +10,8 @@ from rrcm.core.ranges import BATCH, COPIES, COUNT, LAYERS, SEEDS, not_negative, 
 from rrcm.core.registry import Of, names
 from rrcm.core.schema import shown
 
-OPSETS = (
-    17,
-    25,
-)  # of ONNX: below, torch writes another; above, ONNX Runtime refuses what it writes
+# Of ONNX: below, torch writes another; above, ONNX Runtime refuses what it writes.
+OPSETS = (17, 25)
 DRAWS = 2**32  # most draws per image: a draw's index is 32 bits of the noise counter
 Precision = Literal["fp32", "bf16", "fp16", "int8"]
 SUBSET = re.compile(r"all|(every|first):[1-9][0-9]{0,9}")
