@@ -13,10 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from rrcm.config import defaults
+from rrcm.config.defaults import DRAWS
 from rrcm.core import registry
 
-DRAWS = defaults.DRAWS
 Command = Callable[..., None]
 
 
@@ -154,8 +153,7 @@ class Options:
 
     def given(self) -> set[str]:
         """Return the names of the options that were typed."""
-        named = [field.name for field in dataclasses.fields(self)]
-        return {name for name in named if getattr(self, name) not in (None, False, [])}
+        return {name for name in self.__slots__ if getattr(self, name) not in (None, False, [])}
 
 
 def takes(*, but: Collection[str] = ()) -> Callable[[Command], Command]:

@@ -152,10 +152,10 @@ def foreign(options: Options) -> FromElsewhere | None:
     require(channels in (None, 1, 3), f"--channels: 1 (grey) or 3 (RGB), got {channels}")
     if options.images is not None:
         _require_folder(options.images)
-    same = {field.name for field in dataclasses.fields(Foreign)}
+    same = {*Foreign.__slots__} & {*Options.__slots__}
     parsers: dict[str, Callable[[Any], Any]] = {"classes": class_names, "size": _size}
     parsers |= {name: partial(_numbers, name) for name in ("mean", "std")}
-    values = {name: getattr(options, name) for name in same & {*Options.__slots__}}
+    values = {name: getattr(options, name) for name in same}
     values |= {name: parse(values[name]) for name, parse in parsers.items() if name in given}
     values |= {"upright": not options.as_stored, "batch": options.batch_size}
     foreign = Foreign(kind=kind, source=getattr(options, kind), **values)
