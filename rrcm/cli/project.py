@@ -62,11 +62,7 @@ class Project:
         return Settings()
 
     def require(self, request: Request) -> None:
-        """Refuse a request whose settings, some of them from options, contradict each other.
-
-        Raises:
-            ConfigError: They do.
-        """
+        """Refuse a request whose settings, some of them from options, contradict each other."""
 
     def classifier(self, options: Options) -> ClassifierSource:
         """Return the classifier that --model names; may change the current folder.

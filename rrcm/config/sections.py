@@ -95,11 +95,7 @@ class Compute:
         not_negative(self, "devices", "workers", most=LAYERS)
 
     def shares(self, batch_size: int) -> None:
-        """Refuse a batch that cannot be computed in equal parts; those of 0 devices are unknown.
-
-        Raises:
-            ConfigError: It cannot.
-        """
+        """Refuse a batch that cannot be computed in equal parts; those of 0 devices are unknown."""
         devices = max(self.devices, 1)
         require(
             batch_size % (devices * self.accumulate) == 0,
