@@ -66,8 +66,8 @@ def check(whole: Params) -> None:
             _constants("denoiser_networks", cfg.network, shape, where=f"models.{cfg.model}")
             _constants("denoiser_objectives", cfg.objective, cfg.loss, where=f"{where}.loss")
             _augmentations(cfg.augment, where=f"{where}.augment")
-        for name, cfg in whole.purified.items():
-            _constants("purifiers", cfg.purifier, cfg.purify, where=f"purified.{name}.purify")
+        for name, one in whole.purified.items():
+            _constants("purifiers", one.purifier, one.purify, where=f"purified.{name}.purify")
         for rule, constants in whole.stopping.items():
             _constants("stopping", rule, constants, where=f"stopping.{rule}")
         _served(whole)

@@ -25,6 +25,7 @@ from rrcm.serving import stream, upload
 from rrcm.serving.metrics import Metrics
 from rrcm.serving.schemas import Health, Reply
 
+Tokens = Sequence[bytes]
 UNITS = "l2 distance between pictures whose pixels are in [0, 1]"
 Seed = Annotated[
     int | None,
@@ -48,7 +49,7 @@ class Terms:
     bytes: int = 10 * 2**20
     queue: int = 64
     seconds: float = 30.0
-    tokens: Sequence[bytes] = ()
+    tokens: Tokens = ()
     reproducible: bool = False
     root_path: str = ""
 
