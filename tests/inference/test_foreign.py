@@ -618,6 +618,7 @@ def test_files_that_are_no_classifiers_of_pictures_are_refused(tmp_path: Path):
     ("options", "words"),
     [
         ({"mean": (123.675, 116.28, 103.53)}, "give 0.485,0.456,0.406"),
+        ({"std": (4.367, 4.464, 4.444)}, "4.367,4.464,4.444 is 1 / std: give 0.229,0.224,0.225"),
         ({"mean": (0.5, 0.5)}, "mean: 3 values, or one for all channels; got 0.5,0.5"),
         ({"std": (0.5, 0.0, 0.5)}, "std: must be finite, and std positive"),
     ],

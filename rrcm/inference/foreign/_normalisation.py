@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from rrcm.core.errors import ConfigError
 
 Channels = tuple[float, ...] | None
+SMALLEST = 16.0  # std of pictures in units of 0..255; of those in [0, 1], 1 / std is about 4
 
 
 class Normalisation(nn.Module):
@@ -18,7 +19,7 @@ class Normalisation(nn.Module):
         None is 0 and 1.
 
         Raises:
-            ConfigError: Their number is wrong, or they are not finite, or in units of 0..255.
+            ConfigError: Their number is wrong, or they are not finite, or above 1.
         """
         super().__init__()
         for name, values in (("mean", mean or (0.0,)), ("std", std or (1.0,))):
@@ -28,10 +29,10 @@ class Normalisation(nn.Module):
             if not np.isfinite(values).all() or (name == "std" and min(values) <= 0):
                 raise ConfigError(f"{name}: must be finite, and std positive, got {text}")
             if max(values) > 1:
-                scaled = ",".join(f"{value / 255:.4g}" for value in values)
-                raise ConfigError(
-                    f"{name}: {text} is in units of 0..255; pixels are in [0, 1]: give {scaled}"
-                )
+                inverse = name == "std" and max(values) < SMALLEST
+                said = "1 / std" if inverse else "in units of 0..255; pixels are in [0, 1]"
+                meant = ",".join(f"{1 / v if inverse else v / 255:.4g}" for v in values)
+                raise ConfigError(f"{name}: {text} is {said}: give {meant}")
             tensor = torch.tensor(values, dtype=torch.float32, device=device)
             self.register_buffer(name, tensor.expand(channels).clone()[None, :, None, None])
 
