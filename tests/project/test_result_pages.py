@@ -113,8 +113,8 @@ def cifar10(page: Page) -> None:
     same = [ps(scratch["all, equal fine-tuning", "difference (p)"])]
     same += [p["0.25", "rRCM, consistency of two cores"], p["0.5", "rRCM, consistency"]]
     assert min(map(min, same)) > 0.05
-    page.says("**SmoothAdv at σ = 0.5 is not told from consistency training**, either: {} points at "
-              "r = 1 and {} at 0, compared with Gaussian training.",
+    page.says("**SmoothAdv at σ = 0.5 is not told from consistency training**, either: {} points "
+              "at r = 1 and {} at 0, compared with Gaussian training.",
               *(apart["0.5", "SmoothAdv, Gaussian"][r] for r in (4, 0)))  # fmt: skip
     assert min(p["0.5", "SmoothAdv, consistency"]) > 0.05
     behind = {name: ps(row) for (of, name), row in systems.items() if of == "seed 0 minus"}
