@@ -3,7 +3,6 @@
 import dataclasses
 import gzip
 import io
-import math
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -45,9 +44,9 @@ def measure(base: Path, *, jobs: int) -> pd.DataFrame:
 
 def row(base: Path, file: str, said: Facts) -> dict[str, Any]:
     """The row of one log: what its path says, what its radii tell, what they certify."""
-    path, sigma = base / file, said.sigma / math.sqrt(said.values)
+    path, values, images = base / file, said.values, said.size or None
     table = tables.scan(path)
-    stated = Stated(n=said.n, alpha=said.alpha, sigma=sigma, images=said.size or None)
+    stated = Stated(n=said.n, alpha=said.alpha, sigma=said.sigma, images=images, values=values)
     found = audit.of_table(path, table, stated)
     origin = next(iter(found.inferred), None)
     result: dict[str, Any] = {"file": file} | dataclasses.asdict(said) | {"images": len(table)}

@@ -73,7 +73,8 @@ def import_checkpoint(
     kind, purpose = "an encoder", "fine-tune"
     if read.classes is not None:
         kind, purpose = f"a classifier of {read.classes} classes", "certify"
-    return f"{out}: {kind}. To {purpose} it, add to params.yaml:\n\n{written(entries)}"
+    notes = "".join(f"{note}\n" for note in whole.notes)
+    return f"{notes}{out}: {kind}. To {purpose} it, add to params.yaml:\n\n{written(entries)}"
 
 
 def _of_others(file: Path, read: reading.Read, normalise: str | None) -> Checkpoint:
@@ -88,7 +89,8 @@ def _of_others(file: Path, read: reading.Read, normalise: str | None) -> Checkpo
         mean, std = ([*values] * (channels // len(values)) for values in by)
         shape |= {"size": size, "mean": mean, "std": std}
     try:
-        require(kind in NAMES and bool(size or not any(by[0])), "no network of this project")
+        plain = set(by[0]) == {0.0} and set(by[1]) == {1.0}
+        require(kind in NAMES and bool(size or plain), "no network of this project")
         tensors = dict[str, Tensor]()
         for key, tensor in found.network.state_dict().items():
             layer, _, rest = key.partition(".")

@@ -21,6 +21,7 @@ from rrcm.auditing.findings import (
     Inferred,
     Stated,
     of_rows,
+    unfinished,
     unlabelled,
 )
 from rrcm.auditing.recount import Recount, recount
@@ -63,6 +64,7 @@ def audit(
     alpha: float | None = None,
     sigma: float | None = None,
     images: int | None = None,
+    values: int | None = None,
 ) -> Audit:
     """Examine votes (.jsonl), or a table of certificates as by `tables.scan` (any other name).
 
@@ -75,12 +77,13 @@ def audit(
         alpha: Stated failure probability.
         sigma: Stated noise level, in pixels of [0, 1].
         images: How many images there are to select from; a table that leaves off is then named.
+        values: The values of an image, by which radii of linf are explained.
 
     Raises:
         DataError, VotesError: The file is missing or cannot be read.
-        CertificateError: n, alpha, sigma or images make no sense.
+        CertificateError: A stated value makes no sense.
     """
-    stated = Stated(n=n, alpha=alpha, sigma=sigma, images=images)
+    stated = Stated(n=n, alpha=alpha, sigma=sigma, images=images, values=values)
     if path.suffix.lower() == ".jsonl":
         return _audit_votes(path, stated)
     return of_table(path, tables.scan(path), stated)
@@ -106,10 +109,16 @@ def _audit_others(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
         text = "there is no `idx`: rows cannot be matched with another table's"
         findings.append(Finding(level=NOTE, text=text))
     findings += of_rows(table, stated.images)
-    if norm := table.attrs.get("norm"):
-        text = f"radii of the norm {norm} are explained as those of l2 at sigma"
-        of = {"linf": ", which of Gaussian noise is its sigma / sqrt(values of an image)"}
-        findings.append(Finding(level=NOTE, text=text + of.get(norm, "")))
+    if (norm := table.attrs.get("norm")) == "linf" and stated.values:
+        scaled = math.sqrt(stated.values)
+        if stated.sigma is not None:
+            stated = replace(stated, sigma=stated.sigma / scaled)
+        text = f"radii of linf are explained as those of l2 at sigma / {scaled:.6g}, as here"
+        findings.append(Finding(level=NOTE, text=text))
+    elif norm:
+        other = f"radii of the norm {norm} are not explained"
+        other += "; --linf D explains them for images of D values" * (norm == "linf")
+        return _conclude(path, len(table), [], findings, other)
     inferred, more = infer.explain(table, stated)
     why = "its radii do not tell n, alpha and sigma" if not inferred else None
     possible = [one for one in inferred if not infer.apart(one, stated)]
@@ -124,8 +133,7 @@ def _audit_others(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
 def _audit_ours(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
     """Audit certificates of this project: every row of L2 can be recomputed, but not top-k."""
     if {"top", "norm"} & {*table}:
-        other = "radii of top-k and of other norms are not explained; audit the votes (.jsonl)"
-        return _conclude(path, len(table), [], of_rows(table), other)
+        return _audit_other_radii(path, table, stated)
     again = recount(table, stated)
     times, divided = spent(again, stated.alpha)
     if again.level is not None:
@@ -160,6 +168,18 @@ def _audit_ours(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
     return _conclude(path, len(table), inferred if len(again.claims) else [], findings, why)
 
 
+def _audit_other_radii(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
+    """Audit certificates of top-k, each of k + 1 bounds at its share of alpha, or other norms."""
+    bounds = int(table["top"].max()) + 1 if "top" in table else 1
+    again = recount(table.assign(radius=0.0), stated)
+    if again.level is not None:
+        again = replace(again, level=(bounds * again.level[0], bounds * again.level[1]))
+    apart = [Finding(level=one, text=text, of_stated=True) for one, text in _apart(again, stated)]
+    findings = [*of_rows(table, stated.images), *apart, *again.findings]
+    why = "radii of top-k and of other norms are not explained; audit the votes (.jsonl)"
+    return _conclude(path, len(table), [], findings, why)
+
+
 def _apart(again: Recount, stated: Stated) -> Iterator[tuple[str, str]]:
     """Levels and texts about stated values that contradict a recomputed table."""
     if stated.n is not None and len(again.claims) and again.n != stated.n:
@@ -186,6 +206,8 @@ def _audit_votes(path: Path, stated: Stated) -> Audit:
     """Audit votes, whose header records how they were made, by repeating decisions to stop."""
     header, rows = records.read(path)
     findings = replay.replay(header, rows) + unlabelled(np.array([row.label for row in rows]))
+    if stated.images is not None:
+        findings += unfinished(pd.Series([row.idx for row in rows]), stated.images, known=False)
     findings += otherwise(header, stated)
     inferred = [Inferred(n=header.n, alpha=header.alpha, sigma=header.sigma, rows=len(rows))]
     return _conclude(path, len(rows), inferred, findings, None if rows else "there are no images")

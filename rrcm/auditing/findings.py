@@ -69,13 +69,15 @@ class Inferred:
 class Stated:
     """Settings that the user states; None is not stated.
 
-    ``images`` are those of the data set that the table's were selected from.
+    ``images`` are those of the data set that the table's were selected from, ``values`` those of
+    an image: of Gaussian noise, a radius of linf is one of l2 divided by their root.
     """
 
     n: int | None = None
     alpha: float | None = None
     sigma: float | None = None
     images: int | None = None
+    values: int | None = None
 
     def __post_init__(self) -> None:
         if not (
@@ -83,10 +85,12 @@ class Stated:
             and (self.alpha is None or 0 < self.alpha < 1)
             and (self.sigma is None or 0 < self.sigma < math.inf)
             and (self.images is None or self.images > 0)
+            and (self.values is None or self.values > 0)
         ):
             raise CertificateError(
-                f"need 0 < n <= 10^9, 0 < alpha < 1, sigma > 0 and images > 0; got n={self.n}, "
-                f"alpha={self.alpha}, sigma={self.sigma}, images={self.images}"
+                "need 0 < n <= 10^9, 0 < alpha < 1, sigma > 0, images > 0 and values (--linf) > 0; "
+                f"got n={self.n}, alpha={self.alpha}, sigma={self.sigma}, images={self.images}, "
+                f"values={self.values}"
             )
 
 
@@ -112,12 +116,9 @@ def of_rows(table: pd.DataFrame, images: int | None = None) -> list[Finding]:
     if not table.attrs.get("numbered"):  # else `idx` was not in the file, but counted from its rows
         odd = _images(table)
         findings += odd
-        findings += [] if images is None else _unfinished(table["idx"], images, known=bool(odd))
+        findings += [] if images is None else unfinished(table["idx"], images, known=bool(odd))
     else:
-        findings += _repeated(table)
-        if images is not None and len(table) > images:
-            text = f"{len(table):,} rows of {images:,} images"
-            findings.append(Finding(level=ERROR, text=text, of_stated=True))
+        findings += _unnamed(table, images)
     return findings + _coverage(table["label"].to_numpy())
 
 
@@ -214,18 +215,19 @@ def _images(table: pd.DataFrame) -> list[Finding]:
     return findings
 
 
-def _repeated(table: pd.DataFrame) -> list[Finding]:
-    """An error if rows whose images are not named begin anew, as where runs follow each other."""
-    rows = table[["label", "predict", "radius"]].to_numpy()
-    for first in np.flatnonzero((rows == rows[:1]).all(axis=1))[1:]:
-        tail = rows[first:]
-        if np.array_equal(tail, rows[: len(tail)]) and len(np.unique(tail, axis=0)) >= FEWEST:
-            again = np.arange(len(rows)) >= first
-            return at(ERROR, table.index, again, "the rows from the first on, once more")
-    return []
+def _unnamed(table: pd.DataFrame, images: int | None) -> list[Finding]:
+    """Findings about rows that do not name their images: too many, too few, or some twice."""
+    rows, first = len(table), plausibility.begins_anew(table)
+    again = (np.arange(rows) >= first) & (first > 0)
+    found = at(ERROR, table.index, again, "the rows from the first on, once more")
+    if images is None or not rows or rows == -(-images // -(-images // rows)):  # every k-th
+        return found
+    level, text = ERROR if rows > images else WARNING, f"{rows:,} rows of {images:,} images"
+    text += ": it is unfinished or a part, not every k-th" * (rows < images)
+    return [*found, Finding(level=level, text=text, of_stated=True)]
 
 
-def _unfinished(idx: pd.Series, images: int, *, known: bool) -> list[Finding]:
+def unfinished(idx: pd.Series, images: int, *, known: bool) -> list[Finding]:
     """A warning if a selection of so many ``images`` begins late, ends early, or has fewer.
 
     Of missing ones between its ends only if it is not ``known`` by another finding.

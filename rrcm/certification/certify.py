@@ -4,13 +4,14 @@ import dataclasses
 import io
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from rrcm.certification.votes.counts import ABSTAIN, NOTHING, Certified, Rule, require_enough
-from rrcm.certification.votes.records import Header, Row
+from rrcm.certification.votes.records import END, Header, Row
 from rrcm.config.certification import require_law
 from rrcm.core import registry
 from rrcm.core.errors import DataError, one_line
@@ -54,12 +55,13 @@ def certify(
     written radius never exceeds the certified one.
     """
     rule, level = require(header, certificates=certificates, alpha=alpha)
-    norm = getattr(registry.load("certificates", certificates[0]), "NORM", "l2")
+    components = {name: registry.load("certificates", name) for name in certificates}
+    norm = getattr(components[certificates[0]], "NORM", "l2")
     table = []
     for row in rows:
         answers = {
-            name: certified(row, header, rule, certificate=name, alpha=level)
-            for name in certificates
+            name: certified(row, header, rule, certificate=component, alpha=level)
+            for name, component in components.items()
         }
         (_, got), *others = answers.items()
         line = line_of(row, got)
@@ -100,13 +102,14 @@ def require(
     return rule, level
 
 
-def certified(row: Row, header: Header, rule: Rule, *, certificate: str, alpha: float) -> Certified:
+def certified(
+    row: Row, header: Header, rule: Rule, *, certificate: ModuleType, alpha: float
+) -> Certified:
     """One certificate of one image; abstention if the second round has no draws, or no class."""
-    component = registry.load("certificates", certificate)
     votes = row.votes(len(header.classes))
     if not votes.draws:
         return NOTHING
-    got = component.certify(votes, rule, sigma=header.sigma, alpha=alpha)
+    got = certificate.certify(votes, rule, sigma=header.sigma, alpha=alpha)
     if header.classes[votes.c_A] == NO_CLASS:
         return dataclasses.replace(got, label=ABSTAIN, radius=0.0)
     return got
@@ -195,8 +198,9 @@ def require_valid(table: pd.DataFrame, path: Path, *, first: int) -> None:
 
     Guarantee: there are images, and none comes twice; labels and ``predict`` are -1 or more; radii
     are finite and not negative, 0 for an abstention; ``correct`` is whether ``predict`` is the
-    label, if that is known; what an attack found is a class, not the label, at a distance; and all
-    images are of one split, all radii of one norm and one k of top-k.
+    label, if that is known; ``n`` is the same where all draws were made; what an attack found is a
+    class, not the label, at a distance; and all images are of one split, all radii of one norm and
+    one k of top-k.
 
     A ``table`` has at least the columns ``idx, label, predict, radius, correct``; the message has
     the file, and the line, which is ``first`` for the first row.
@@ -214,6 +218,8 @@ def require_valid(table: pd.DataFrame, path: Path, *, first: int) -> None:
         "correct": table["correct"] != ((predict == label) & (label != UNKNOWN)),
         "idx": table["idx"].duplicated(),
     }
+    if {"n", "stop"} <= {*table}:
+        finds["n"] = (table["stop"] == END) & (table["n"] < table["n"].max())
     if "clean" in table:
         finds["clean"] = table["clean"] < ABSTAIN
     if "attacked" in table:

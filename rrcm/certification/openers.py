@@ -12,7 +12,7 @@ from torch import nn
 from rrcm.certification.smoothed import Smoothed, SmoothedNetwork, device, opened
 from rrcm.config.certification import Sampling
 from rrcm.config.defaults import DRAWS
-from rrcm.config.foreign import WEIGHTS, Foreign
+from rrcm.config.foreign import KINDS, WEIGHTS, Foreign
 from rrcm.core import arguments, registry
 from rrcm.core.errors import ConfigError
 from rrcm.core.ranges import require
@@ -92,7 +92,7 @@ def smooth(
         mean=mean,
         std=std,
         size=None if shape is None else shape[1:],
-        channels=None if shape is None else shape[0],
+        channels=shape[0] if shape and "channels" in KINDS[kind] else None,
         resize=resize,
         upright=upright,
         weights=None if weights is None else Path(weights),
@@ -106,13 +106,16 @@ def smooth(
         if names is None:
             raise ConfigError("classes: how many outputs has the network, or what are their names?")
         if shape is None:
-            require(upright, "upright: without it, give the shape=(C, H, W) of the pictures, too")
+            alone = upright and resize in (None, "exact")
+            require(alone, "resize, upright: give the shape=(C, H, W) of the pictures, too")
             return SmoothedNetwork(foreign)
     if kind == "timm" and Path("onnx", f"{source}.onnx").exists():
-        if mean or std or shape or weights or output or count_nan:
+        if foreign != Foreign(kind=kind, source=source, sigma=sigma):
             raise ConfigError(f"{source}: a run of this checkout needs sigma alone")
         return trained(source, sigma=sigma)
     smoothed = opened(foreign)
+    if shape and smoothed.shape != tuple(shape):
+        raise ConfigError(f"shape: the classifier takes {smoothed.shape}, not {tuple(shape)}")
     for line in smoothed.backend.notes:
         warnings.warn(line, stacklevel=3)
     return smoothed

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import pandas as pd
 from scipy import stats
 
 from rrcm.certification.votes.records import Header, Row
@@ -45,6 +47,19 @@ def fact(tried: TrialAnswers, *, sigma: float) -> str:
         return f"{same} of {len(tried.labels)} pictures keep their answer {under}"
     plain, noisy = _right(tried.plain, tried.labels), _right(tried.noisy, tried.labels)
     return f"{plain} of {total} right without noise, {noisy} of {total} {under}"
+
+
+def begins_anew(table: pd.DataFrame) -> int:
+    """The row from which a ``table`` repeats its first ones, as where runs follow each other; or 0.
+
+    Its columns are at least ``label, predict, radius``; that many equal rows are no chance.
+    """
+    rows = table[["label", "predict", "radius"]].to_numpy()
+    for first in np.flatnonzero((rows == rows[:1]).all(axis=1))[1:]:
+        tail = rows[first:]
+        if np.array_equal(tail, rows[: len(tail)]) and len(np.unique(tail, axis=0)) >= FEWEST:
+            return int(first)
+    return 0
 
 
 def of_votes(

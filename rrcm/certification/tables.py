@@ -1,13 +1,14 @@
 """Reads a table of certificates of any origin: of this project, or as the field publishes it."""
 
 import io
+import re
 import sys
 import zlib
 from pathlib import Path
 
 import pandas as pd
 
-from rrcm.certification import certify, tsv
+from rrcm.certification import certify, plausibility, tsv
 from rrcm.certification.votes import records
 from rrcm.core import formats
 from rrcm.core.errors import DataError
@@ -26,6 +27,8 @@ def read(path: Path) -> pd.DataFrame:
     """
     table = scan(path)
     certify.require_valid(table, path, first=tsv.line(table, 0))
+    if table.attrs.get("numbered") and (again := plausibility.begins_anew(table)):
+        raise DataError(f"{path}:{tsv.line(table, again)}: the rows from the first on, once more")
     return table
 
 
@@ -46,7 +49,7 @@ def scan(path: Path) -> pd.DataFrame:
             raise DataError(f"{path}: a damaged gzip file") from None
     if why := formats.told(io.BytesIO(raw), ""):
         raise DataError(f"{path}: {why}")
-    first = raw.partition(b"\n")[0].decode("utf-8-sig", errors="replace")
+    first = re.split(rb"[\r\n]", raw, maxsplit=1)[0].decode("utf-8-sig", errors="replace")
     if first.startswith(records.START):
         raise DataError(f"{path}: votes, which are read from a file that ends in .jsonl; unpack it")
     separator = tsv.separator(first)

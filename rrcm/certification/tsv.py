@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from rrcm.certification import certify
 from rrcm.certification.certify import DIGITS, DOWN, NORMS, printed
 from rrcm.certification.votes.counts import ABSTAIN
 from rrcm.core.errors import DataError
@@ -20,6 +21,7 @@ from rrcm.core.files import write_text
 
 COLUMNS = ("idx", "label", "predict", "radius", "correct", "time")
 NEEDED = ("label", "predict", "radius", "correct")
+OURS = {"stop", "norm", "top"}  # of tables by `certify`
 _WHOLE = re.compile(r"[+-]?[0-9]{1,15}")  # integers that float64 represents exactly
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?", re.IGNORECASE)
 _POINT = re.compile(r"\.0*$")
@@ -44,6 +46,11 @@ def parsed(raw: bytes, path: Path) -> pd.DataFrame:
     first = cells(lines[0], between)
     header = None if _NUMBER.fullmatch(first[0]) else tuple(first)
     names = header or (COLUMNS if len(first) == len(COLUMNS) else COLUMNS[1:])
+    if odd := sorted(OURS & {*names}):
+        raise DataError(
+            f"{path}:1: column {odd[0]!r} says what radii mean in a table of rrcm, and this one "
+            f"is not whole: that has {' '.join(certify.COLUMNS)}"
+        )
     norm = None if "radius" in names else next(filter(None, map(_NORM.fullmatch, names)), None)
     if norm:
         names = tuple("radius" if name == norm[0] else name for name in names)

@@ -252,6 +252,9 @@ def audit(
     images: Annotated[
         int | None, typer.Option(help="Images of the data set, of which FILES have every k-th.")
     ] = None,
+    linf: Annotated[
+        int | None, typer.Option(metavar="D", help="Radii of ℓ∞ are of images of D values.")
+    ] = None,
 ) -> None:
     """Infer how a table was made, and whether to trust it.
 
@@ -261,6 +264,7 @@ def audit(
     from rrcm.auditing.findings import Stated
 
     stated: dict[str, Any] = {"n": n, "alpha": alpha, "sigma": sigma, "images": images}
+    stated["values"] = linf
     Stated(**stated)  # refused once, not for each file
     bad = False
     for number, file in enumerate(files):

@@ -14,7 +14,7 @@ from rrcm.cli.classifiers import ClassifierSource, FromElsewhere, class_names
 from rrcm.cli.options import Options
 from rrcm.config import defaults
 from rrcm.config.certification import Report, Sampling, noise_level
-from rrcm.config.foreign import Foreign
+from rrcm.config.foreign import KINDS, Foreign
 from rrcm.core import formats, registry
 from rrcm.core.errors import ConfigError, DataError
 from rrcm.core.ranges import require
@@ -31,9 +31,7 @@ del TYPES["stopping"]
 OURS = {"method", "eval_sigma", "split", "precision", "allow", "backend"}
 THEIRS = {"images", "labels", "classes", "size", "resize", "as_stored"}
 THEIRS |= {"mean", "std", "strict", "count_nan"}
-ONLY = {"model": OURS, "onnx": {*THEIRS, "output", "channels"}, "timm": {*THEIRS, "weights"}}
-ONLY["checkpoint"] = {*THEIRS, "denoiser", "normalise"}
-ONLY["module"] = {*THEIRS, "channels"}
+ONLY = {"model": OURS} | {kind: THEIRS | own - {"batch"} for kind, own in KINDS.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +155,8 @@ def foreign(options: Options) -> FromElsewhere | None:
     parsers |= {name: partial(_numbers, name) for name in ("mean", "std")}
     values = {name: getattr(options, name) for name in same}
     values |= {name: parse(values[name]) for name, parse in parsers.items() if name in given}
-    values |= {"upright": not options.as_stored, "batch": options.batch_size}
+    values |= {"upright": not options.as_stored}
+    values |= {"batch": options.batch_size} if "batch" in KINDS[kind] else {}
     foreign = Foreign(kind=kind, source=getattr(options, kind), **values)
     return FromElsewhere(foreign=foreign, options=options)
 

@@ -5,19 +5,28 @@ from pathlib import Path
 from typing import Any
 
 from rrcm.config.certification import noise_level
-from rrcm.core.errors import BackendError
+from rrcm.core.errors import BackendError, ConfigError
 
 WEIGHTS = (".pth", ".pt", ".bin", ".ckpt", ".safetensors", ".tar", ".th")  # endings of checkpoints
+KINDS: dict[str, set[str]] = {  # files of rrcm/inference/foreign/, with settings not all have
+    "onnx": {"output", "channels", "batch"},
+    "timm": {"weights"},
+    "checkpoint": {"denoiser", "normalise"},
+    "module": {"channels", "batch"},
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Foreign:
     """What opens a classifier for noise of ``sigma``, and prepares its pictures.
 
-    ``kind`` is a file of rrcm/inference/foreign/, whose ``Backend`` takes ``source``: the path of
-    an ONNX file, a list of those of checkpoints, the name of a timm network, or a PyTorch network
-    or its ``FILE.py:FUNCTION``. Pictures have ``size`` [H, W] and ``channels``. A value of None is
-    the classifier's own; `rrcm.smooth` describes the others.
+    ``kind`` is one of `KINDS`, whose ``Backend`` takes ``source``: the path of an ONNX file, a list
+    of those of checkpoints, the name of a timm network, or a PyTorch network or its
+    ``FILE.py:FUNCTION``. Pictures have ``size`` [H, W] and ``channels``. A value of None is the
+    classifier's own; `rrcm.smooth` describes the others.
+
+    Raises:
+        BackendError, ConfigError: A value is invalid, or none of this kind.
     """
 
     kind: str
@@ -43,6 +52,10 @@ class Foreign:
             raise BackendError(
                 f"{self.source}: a file, not the name of a timm network; give --checkpoint"
             )
+        for name in sorted(set().union(*KINDS.values()) - KINDS[self.kind]):
+            if getattr(self, name) is not None:
+                takes = " or ".join(kind for kind in KINDS if name in KINDS[kind])
+                raise ConfigError(f"{name}: is of a classifier of kind {takes}, not {self.kind}")
 
     @property
     def outputs(self) -> int | None:

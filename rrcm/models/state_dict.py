@@ -59,7 +59,8 @@ _ALLOWING = threading.Lock()  # PyTorch's list of what is allowed is one of the 
 class Found(NamedTuple):
     """A state dict, the keys at which it lay in its file, and others that hold one there.
 
-    ``options`` are ``arch`` and what ``args`` hold, unchecked, as in files of timm's trainer.
+    ``options`` are ``arch``, ``mean``, ``std`` and what ``args`` hold, unchecked, as in files of
+    timm's trainer.
     ``beside`` are the other names at the top of the file.
     """
 
@@ -89,7 +90,8 @@ def find(path: Path, keys: Sequence[str], *, hint: str) -> Found:
     held = checkpoint.read(path)[0] if safe else _plain(_unpickled(path))
     whole = held if isinstance(held, dict) else {}
     args = getattr(whole.get("args"), "state", whole.get("args"))
-    options = {"arch": whole.get("arch")} | (args if isinstance(args, dict) else {})
+    options = {key: whole.get(key) for key in ("arch", "mean", "std")}
+    options |= args if isinstance(args, dict) else {}
     taken, others = [], []
     for _ in range(DEEPEST):  # a hostile file may hold itself
         inside = held if isinstance(held, dict) else {}

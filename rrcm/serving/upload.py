@@ -66,5 +66,5 @@ def pixels(body: bytes, fit: Fit) -> tuple[np.ndarray, tuple[int, int]]:
         ) from None
     if is_too_large:
         raise HTTPException(413, f"{NAME}: more than {PIXELS:,} pixels")
-    sent = pictures.decode(BytesIO(body), fit.shape[0], name=NAME)
+    sent = pictures.decode(BytesIO(body), fit.shape[0], name=NAME, upright=fit.upright)
     return pictures.as_array(pictures.fitted(sent, fit, name=NAME)), sent.size

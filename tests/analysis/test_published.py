@@ -185,6 +185,7 @@ def test_the_best_of_each_radius_is_the_papers_table():
         ("entry,sigma,alpha,images,r0\na,1,.1,500,x\n", "could not convert string to float: 'x'"),
         ("entry,sigma,alpha,images,r0\na,1,.1,500,101\n", "out of range"),
         ("entry,sigma,alpha,images,r0\na,0,.1,500,99\n", "out of range"),
+        ("entry,sigma,alpha,images,r0\na,1,.1,500,0.99\n", "1 % at most; they are written in perc"),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path: Path, text: str, words: str):

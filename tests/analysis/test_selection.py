@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer.testing
-from builders import certificates, random_votes
+from builders import certificates, random_votes, refused
 
 from rrcm.analysis.estimation import selection
 from rrcm.certification import tsv
 from rrcm.certification.votes import records
 from rrcm.cli import main as cli
 from rrcm.cli.commands import best, tables
+from rrcm.core.errors import DataError
 
 
 def drawn(rng: np.random.Generator, shares: list[float], images: int = 100) -> np.ndarray:
@@ -81,6 +82,23 @@ def test_the_command_names_the_best_and_corrects_it(tmp_path):
     for arguments in (names[:3], ["--best", names[0]]):
         refused = typer.testing.CliRunner().invoke(cli.app, ["compare", *arguments])
         assert refused.exit_code and "classifiers" in str(refused.exception)
+
+
+def test_nothing_is_chosen_where_drawing_stopped_before_it_was_decided(tmp_path):
+    """The better one may have stopped sooner, and look worse."""
+    stopped = {"stop": "spending", "stopping": {"radii": [0.0, 0.1], "beta": 0.1}}
+    found = {}
+    for seed in (0, 1):
+        records.write(tmp_path / f"{seed}.jsonl", *random_votes(seed, images=30, n=500, **stopped))
+        found[str(seed)] = tables.read(tmp_path / f"{seed}.jsonl")
+
+    said = best.best(found, radii="0,0.05,0.1")
+
+    assert "At r = 0.05 drawing stopped before every image was decided" in said
+    rows = [" ".join(line.split()[:3]) for line in said.splitlines()]
+    assert [row for row in rows if row.startswith(("r =", "ACR"))] == ["r = 0", "r = 0.1"]
+    with refused(DataError, "drawing stopped before r = 0.05 was decided; name others by --radii"):
+        best.best(found, radii="0.05")
 
 
 def test_other_settings_of_the_best_are_named(tmp_path):

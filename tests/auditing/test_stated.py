@@ -4,11 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from audit_tables import alarms, table
-from builders import refused
+from builders import random_votes, refused
 
 from benchmarks.audit import simulate, write_published
 from rrcm.auditing.audit import audit
-from rrcm.certification import tsv
+from rrcm.certification import certify, tsv
+from rrcm.certification.certificates import _top
+from rrcm.certification.votes import records
 from rrcm.cli.commands import tables
 from rrcm.core.errors import CertificateError, DataError
 
@@ -84,16 +86,69 @@ def test_fewer_unanimous_votes_are_no_fault_but_are_not_as_stated(tmp_path):
         assert result.trusted is not True, str(result)
 
 
-def test_radii_of_linf_are_explained_at_sigma_by_the_root_of_the_values_of_an_image(tmp_path):
-    found = table(1_000, images=300)
-    scaled = found.assign(radius=found["exact"] / 3072**0.5)
-    text = scaled.rename(columns={"radius": "linf_radius"}).assign(time="")
-    names = ["linf_radius" if name == "radius" else name for name in tsv.COLUMNS]
-    text[names].to_csv(tmp_path / "a.tsv", sep="\t", index=False, float_format="%.3g")
+def of_norm(norm, radius, path):
+    text = table(1_000, images=300).assign(time="")
+    text[f"{norm}_radius"] = radius(text["exact"])
+    names = [f"{norm}_radius" if name == "radius" else name for name in tsv.COLUMNS]
+    text[names].to_csv(path, sep="\t", index=False, float_format="%.3g")
+    return path
 
-    result = audit(tmp_path / "a.tsv", n=1_000, alpha=0.001, sigma=0.5 / 3072**0.5)
 
-    assert result.trusted and any("norm linf" in one.text for one in result.findings)
+def test_radii_of_linf_are_explained_by_the_values_of_an_image_alone(tmp_path):
+    """Of 3,072 values, those of l2 by their root; undivided, they claim 55 times too much."""
+    stated = {"n": 1_000, "alpha": 0.001, "sigma": 0.5}
+    for scale, trusted in ((3072**0.5, True), (1.0, False)):
+        path = of_norm("linf", lambda r, scale=scale: r / scale, tmp_path / "a.tsv")
+
+        assert audit(path, **stated, values=3072).trusted is trusted
+        result = audit(path, **stated)
+        assert result.trusted is None and "--linf D" in result.verdict
+    with refused(CertificateError, "values (--linf) > 0", "values=0"):
+        audit(path, values=0)
+
+
+def test_radii_of_l1_are_of_noises_that_nobody_states(tmp_path):
+    """Laplace noise gives radii beyond those of Gaussian noise of the same sigma."""
+    path = of_norm("l1", lambda r: 2 * r, tmp_path / "a.tsv")
+
+    assert audit(path, n=1_000, alpha=0.001, sigma=0.5).trusted is None
+
+
+def test_bounds_of_other_radii_are_those_of_the_stated_values(tmp_path):
+    """Top-k has k + 1 bounds, each at its share of alpha; a norm of l1 one."""
+    votes = random_votes(0, images=60, n=1_000, alpha=0.001, stop="none", stopping={})
+    of_top = _top.table(*votes, k=2, alpha=0.001)
+    of_l1 = certify.certify(*votes, certificates=["cohen"], alpha=0.001).assign(norm="l1")
+    for made in (of_top, of_l1):
+        certify.write(made, tmp_path / "a.csv")
+        for stated, words in (
+            ({"n": 1_000, "alpha": 0.001}, ""),
+            ({"n": 5}, "up to 1,000 draws were made, not 5"),
+            ({"alpha": 1e-9}, "bounds are at alpha = 0.001, not at 1e-09"),
+            ({"images": 6_000}, "60 of 6,000 images: it is unfinished or a part"),
+        ):
+            result = audit(tmp_path / "a.csv", **stated)
+
+            told = " ".join(text for _, _, text in alarms(result))
+            assert words in told and bool(words) == bool(told), (stated, str(result))
+
+
+def test_images_that_are_not_named_or_of_votes_are_counted_too(tmp_path):
+    rows = table(1_000, images=40).assign(time="")[[*tsv.COLUMNS[1:]]]
+    rows.to_csv(tmp_path / "a.tsv", sep="\t", index=False, header=False)
+    votes = random_votes(0, images=40, n=1_000)
+    records.write(tmp_path / "a.jsonl", *votes)
+
+    for name, images, words in (
+        ("a.tsv", 800, ""),  # every 20th, perhaps
+        ("a.tsv", 70, "40 rows of 70 images: it is unfinished or a part"),
+        ("a.tsv", 39, "40 rows of 39 images"),
+        ("a.jsonl", 40, ""),
+        ("a.jsonl", 70, "40 of 70 images: it is unfinished or a part"),
+    ):
+        told = [str(one) for one in audit(tmp_path / name, images=images).findings]
+        counted = [one for one in told if "unfinished" in one or "rows of" in one]
+        assert len(counted) == bool(words) and all(words in one for one in counted), (name, images)
 
 
 @pytest.mark.parametrize(

@@ -294,6 +294,7 @@ def test_what_a_table_has_beside_its_certificates_is_checked_too(tmp_path):
         ({"norm": ""}, "norm is empty"),
         ({"top": [2, 3, 2]}, "radii of several values of top"),
         ({"top": 0}, "a.csv:2: top 0 is invalid"),
+        ({"n": [1000, 900, 1000]}, "a.csv:3: n 900 is invalid"),
         ({"top": 1.5}, "top is '1.500000', expected a whole number"),
     ):
         certify.write(good.assign(**more), path)

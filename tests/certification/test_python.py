@@ -437,6 +437,28 @@ def test_what_is_no_classifier_is_told_what_is():
             rrcm.smooth(name, sigma=SIGMA)
 
 
+def test_an_argument_of_another_kind_of_classifier_is_refused():
+    """As `--denoiser does not go with --onnx` in the shell: nothing is left out silently."""
+    of_kind = {
+        "weights": ("w.pth", "timm"),
+        "denoiser": ("d.pth", "checkpoint"),
+        "normalise": ("cifar10", "checkpoint"),
+        "output": ("scores", "onnx"),
+        "batch": (8, "onnx or module"),
+    }
+    kinds = {"net.onnx": "onnx", "resnet10t": "timm", "a.pth": "checkpoint", "a.py:f": "module"}
+    for source, kind in kinds.items():
+        for name, (value, takes) in of_kind.items():
+            if kind not in takes:
+                with refused(
+                    ConfigError, f"{name}: is of a classifier of kind {takes}, not {kind}"
+                ):
+                    rrcm.smooth(source, sigma=SIGMA, **{name: value})
+    for asked in ({"resize": "crop"}, {"upright": False}):
+        with refused(ConfigError, "resize, upright: give the shape=(C, H, W) of the pictures, too"):
+            rrcm.smooth(net(), sigma=SIGMA, classes=2, **asked)
+
+
 class Single(Brightness):
     """One logit of two classes, in one of its many forms."""
 

@@ -141,12 +141,29 @@ def test_our_certificates_are_known_by_their_columns(tmp_path):
     packed.write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
     tabs.write_text((tmp_path / "a.csv").read_text().replace(",", "\t"))
 
-    for path in (packed, tabs):
+    ends = [tmp_path / "crlf.csv", tmp_path / "cr.csv"]  # its last column is `stop`
+    for path, end in zip(ends, (b"\r\n", b"\r"), strict=True):
+        path.write_bytes((tmp_path / "a.csv").read_bytes().replace(b"\n", end))
+
+    for path in (packed, tabs, *ends):
         assert tables.read(path).equals(certify.read(tmp_path / "a.csv"))
+    for name in ("stop", "norm", "top"):
+        part = certify.read(tmp_path / "a.csv").assign(norm="l1", top=3).drop(columns="p_A")
+        part[["idx", "label", "predict", "radius", "correct", name]].to_csv(tmp_path / "b.csv")
+        with refused(DataError, f"b.csv:1: column '{name}' says what radii mean", "n_A n p_A"):
+            tables.read(tmp_path / "b.csv")
     damaged = tmp_path / "b.csv.gz"
     damaged.write_bytes(packed.read_bytes()[:-9])
     with refused(DataError, "b.csv.gz", "damaged gzip"):
         tables.read(damaged)
+
+
+def test_a_run_that_is_there_twice_is_refused_also_without_numbers(path):
+    rows = "".join(f"{i % 3}\t{i % 3}\t0.{i:02}\t1\t\n" for i in range(12))
+    assert len(read(path, rows)) == 12
+
+    with refused(DataError, "a.tsv:13: the rows from the first on, once more"):
+        read(path, rows + rows)
 
 
 def test_radii_of_another_norm_are_called_so_and_not_compared(tmp_path):

@@ -152,6 +152,30 @@ def test_a_files_own_statistics_are_used_whole_or_asked_for(tmp_path: Path):
     assert "normalised as given, not by its own mean (0.49" in found.notes[0]
 
 
+def test_lists_beside_the_weights_say_how_pixels_are_normalised(tmp_path: Path):
+    """In options or at the top; a number by itself, as of noise, is none."""
+    mean, std = [0.1, 0.2, 0.3], [0.5, 0.4, 0.3]
+    beside = ({"args": argparse.Namespace(mean=mean, std=std)}, {"mean": mean, "std": std})
+    for more in beside:
+        (path,) = written(tmp_path, cohen(field.SMALL) | more)
+
+        found = foreign("checkpoint", [path])
+
+        x = noisy(found.shape)
+        assert close(found, logits(residual_scores, field.SMALL, x, (mean, std)), x)
+        assert "normalised by its own mean and std" in found.notes[0]
+    (path,) = written(tmp_path, cohen(field.SMALL) | {"args": {"std": 0.25, "mean": "x"}})
+    assert "by cifar10 in the layer before it" in foreign("checkpoint", [path]).notes[0]
+
+
+def test_a_denoiser_that_normalises_is_none(tmp_path: Path):
+    state = field.prefixed("1.", field.dncnn()) | {"0.mean": torch.zeros(3), "0.std": torch.ones(3)}
+    front, path = written(tmp_path, {"state_dict": state}, cohen(field.SMALL))
+
+    with refused(CheckpointError, f"{front}: it normalises pixels, which no denoiser does"):
+        foreign("checkpoint", [path], denoiser=front)
+
+
 def test_what_is_asked_for_is_one_normalisation(tmp_path: Path):
     for asked, words in (
         ({"normalise": "cifar"}, "normalise: no 'cifar', only cifar10,"),

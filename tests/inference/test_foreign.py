@@ -165,7 +165,9 @@ def test_bytes_are_noisy_pixels_that_are_rounded_and_cut(tmp_path: Path):
     assert (pixels == 0).any() and (pixels == 255).any()
     assert np.allclose(found.scores(x).numpy(), expected(pixels), rtol=1e-5, atol=0.01)
     assert found.precision == "fp32"
-    assert backend(tmp_path, made, std=(1.0,)).weights != found.weights
+    assert backend(tmp_path, made, std=(1 / 254,)).weights != found.weights
+    with refused(BackendError, "takes uint8, of 0 to 255, and pixels would be -2.12 to 2.64"):
+        backend(tmp_path, made, mean=OWN_MEAN, std=OWN_STD)
 
 
 @pytest.mark.parametrize("sides", [("n", 4, 5, 3), ("n", 4, 5, "c"), ("n", "h", "w", "c")])
@@ -628,6 +630,31 @@ def test_normalisation_in_other_units_is_refused(tmp_path: Path, options, words)
         backend(tmp_path, model(), **options)
 
 
+def with_metadata(**said: str) -> onnx.ModelProto:
+    made = model()
+    helper.set_model_props(made, {f"Image.{name}": value for name, value in said.items()})
+    return made
+
+
+def test_pixels_are_of_the_range_that_the_metadata_of_onnx_say(tmp_path: Path):
+    """By onnx.ai, MetadataProps; what is given goes before what the file says."""
+    for said, low, high in (
+        ("NominalRange_0_255", 0, 255),
+        ("nominalrange_16_235", 16, 235),
+        ("Normalized_1_1", -1, 1),
+        ("Normalized_0_1", 0, 1),
+    ):
+        found = backend(tmp_path, with_metadata(NominalPixelRange=said, BitmapPixelFormat="Rgb8"))
+
+        ends = found.normalise(torch.tensor([0.0, 1.0]).expand(1, 3, 1, 2)).unique()
+        assert torch.allclose(ends, torch.tensor([low, high]).float(), atol=1e-4)
+        assert any(said.lower() in note for note in found.notes) == (said != "Normalized_0_1")
+    given = backend(tmp_path, with_metadata(NominalPixelRange="NominalRange_0_255"), std=(0.5,))
+    assert str(given.normalise).endswith("std 0.5,0.5,0.5") and given.notes == ()
+    with refused(BackendError, "its metadata say that blue comes first"):
+        backend(tmp_path, with_metadata(BitmapPixelFormat="Bgr8"))
+
+
 FUZZ = """
 import sys
 from pathlib import Path
@@ -830,6 +857,45 @@ def test_a_network_is_what_timms_trainer_says(tmp_path: Path):
         foreign("timm", SMALL, weights=file(gp="odd"))
     with refused(ConfigError, f"{path}: mean: expected a list of numbers, got 'x'"):
         foreign("timm", SMALL, weights=file(mean="x"))
+
+
+@pytest.mark.usefixtures("unforked")
+def test_a_file_that_normalises_is_not_normalised_by_timm_as_well(network, tmp_path: Path):
+    """By its own buffers, or options; by a layer that shows nothing, it is asked for."""
+    path, plain = tmp_path / "net.pt", network.state_dict()
+    mean, std = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.4, 0.3])
+    behind = {f"1.{name}": tensor for name, tensor in plain.items()}
+    with torch.inference_mode():
+        wanted = network((PIXELS - mean[:, None, None]) / std[:, None, None])
+    listed = {"arch": SMALL, "mean": mean.tolist(), "std": std.tolist(), "state_dict": plain}
+    for held in ({"0.mean": mean, "0.std": std} | behind, listed):
+        torch.save(held, path)
+
+        assert torch.allclose(opened(path).scores(PIXELS), wanted, atol=1e-5)
+        (note,) = opened(path, mean=(0.0,), std=(1.0,)).notes[:1]
+        assert "trained with mean (0.1" in note
+    torch.save(behind, path)
+    with refused(ConfigError, f"{path}: a layer before the network normalises", "--mean and --std"):
+        opened(path)
+    given = opened(path, mean=(0.1, 0.2, 0.3), std=(0.5, 0.4, 0.3))
+    assert torch.allclose(given.scores(PIXELS), wanted, atol=1e-5)
+
+
+@pytest.mark.usefixtures("unforked")
+def test_a_tag_that_was_given_decides_how_pictures_are_prepared(tmp_path: Path):
+    """Golden: timm's own for resnet18, bicubic at .95 by default and bilinear at .875 of tv."""
+    state = timm.create_model("resnet18", num_classes=4).state_dict()
+    torch.save({"arch": "resnet18", "state_dict": state}, tmp_path / "net.pth")
+
+    found = [
+        foreign("timm", name, weights=tmp_path / "net.pth").fit
+        for name in ("resnet18", "resnet18.tv_in1k")
+    ]
+
+    assert [(fit.ratio, fit.interpolation) for fit in found] == [
+        (0.95, "bicubic"),
+        (0.875, "bilinear"),
+    ]
 
 
 @pytest.mark.usefixtures("unforked")

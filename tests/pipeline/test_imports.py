@@ -137,6 +137,23 @@ def test_networks_of_other_repositories_become_runs(folder, monkeypatch, kind):
     assert (run.architecture, run.method, run.start) == (kind, "gaussian", f"imported/{name}")
 
 
+def test_a_network_that_would_lose_its_std_is_not_imported(folder):
+    """The LeNet of this project has no normalisation."""
+    held = cohen(lenet())
+    held["state_dict"] |= {"0.mean": torch.zeros(1), "0.std": torch.full((1,), 0.3)}
+    torch.save(held, "checkpoint.pth.tar")
+    with refused(CheckpointError, "no network of this project", "`rrcm certify --checkpoint`"):
+        bring("checkpoint.pth.tar", name="")
+
+
+def test_which_of_several_networks_is_imported_is_said(folder, monkeypatch):
+    monkeypatch.setattr(imports.with_dvc, "track", lambda out: None)
+    plain = cohen(SMALL)["state_dict"]
+    torch.save({"state_dict": plain, "ema": plain}, "checkpoint.pth.tar")
+
+    assert "state_dict was taken, as by timm's loader, and not ema" in bring("checkpoint.pth.tar")
+
+
 def test_other_networks_are_not_runs(folder):
     torch.save(cohen(OPTION_A), "checkpoint.pth.tar")
 

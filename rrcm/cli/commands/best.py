@@ -39,23 +39,29 @@ def best(named: dict[str, Entry], *, radii: str | None) -> str:
                 "chosen on images that all have"
             )
     chosen = requests.parse_radii(radii) if radii else entries.default_radii(found)
+    undecided = [r for r in chosen if any(one.undecided([r])[0] for one in found)]
     rows = []
-    for radius in chosen:
+    for radius in (r for r in chosen if r not in undecided):
         values = np.stack([statistics.certified(one.judged, radius) for one in found]).astype(float)
         if values.any():
             bound = any(one.lower_bounds([radius])[0] for one in found)
             rows.append(row(f"r = {radius:g}", values, names, bound=bound))
     credited = np.stack([statistics.credited(one.judged) for one in found])
-    if credited.any():
-        rows.append(row("ACR", credited, names, bound=any(one.cut_short for one in found)))
+    if credited.any() and not any(one.cut_short for one in found):
+        rows.append(row("ACR", credited, names, bound=False))
     if not rows:
-        raise DataError("no classifier certifies an image at these radii; name others by --radii")
+        early = f"drawing stopped before r = {pairing.radii(undecided)} was decided"
+        early = early if undecided else "no classifier certifies an image at these radii"
+        raise DataError(f"{early}; name others by --radii")
     meaning = MEANING.format(
         many=f"{len(found):,}",
         images=f"{len(found[0].judged):,}",
         halves=selection.HALVES,
         sure=tables.percent_of(CONFIDENCE),
     )
+    if undecided:
+        meaning += f"\nAt r = {pairing.radii(undecided)} drawing stopped before every image was "
+        meaning += "decided: the best is not known there."
     otherwise = {name: "; ".join(pairing.differing(one, entry).values()) for name, entry in others}
     settings = [f"{first} and {name}: {text}" for name, text in otherwise.items() if text]
     if settings:

@@ -23,7 +23,8 @@ MAX_VALUE = 255  # the pixel value that becomes 1.0
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # no format runs a program
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
-PHOTOMETRIC = 262  # the tag of TIFF that says which value is white
+# Tags of TIFF: which value is white, the bits of a value, and whether it is signed (2)
+PHOTOMETRIC, BITS, FORMAT = 262, 258, 339
 MODES = {1: "L", 3: "RGB"}
 PIXELS = Image.MAX_IMAGE_PIXELS or 0  # larger pictures are refused as decompression bombs
 BROKEN = (  # exceptions of PIL on damaged files and files that are not pictures
@@ -144,23 +145,25 @@ def _plain(picture: Image.Image, channels: int, name: str, *, upright: bool) -> 
         raise DataError(
             f"{name}: a transparent colour of other than eight bits; save it with alpha"
         )
-    picture = _eight_bits(ImageOps.exif_transpose(picture) if upright else picture, name)
+    if picture.mode == "F" or 2 in tags.get(FORMAT, ()):
+        what = "fractions" if picture.mode == "F" else "signed"
+        raise DataError(f"{name}: pixels are {what}, and do not say which of them is white")
+    bits = max(tags.get(BITS, (16,)))
+    picture = _eight_bits(ImageOps.exif_transpose(picture) if upright else picture, bits, name)
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
     return picture.convert(MODES[channels])
 
 
-def _eight_bits(picture: Image.Image, name: str) -> Image.Image:
-    """Convert sixteen bits to eight by rounding, where PIL would clip."""
-    if picture.mode == "F":
-        raise DataError(f"{name}: pixels are fractions, and do not say which of them is white")
+def _eight_bits(picture: Image.Image, bits: int, name: str) -> Image.Image:
+    """Convert more than eight ``bits`` to eight by rounding, where PIL would clip."""
     if not picture.mode.startswith("I"):
         return picture
-    wide = np.asarray(picture).astype(np.int64)
-    if wide.min() < 0 or wide.max() > 65535:
+    wide, white = np.asarray(picture).astype(np.int64), 2**bits - 1
+    if bits > 16 or wide.min() < 0 or wide.max() > white:
         raise DataError(f"{name}: pixels of more than sixteen bits")
-    return Image.fromarray(((wide + 128) // 257).astype(np.uint8))
+    return Image.fromarray(((MAX_VALUE * wide + white // 2) // white).astype(np.uint8))
 
 
 def fitted(picture: Image.Image, fit: Fit, *, name: str) -> Image.Image:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rrcm.config.foreign import Foreign
 from rrcm.core import arguments
-from rrcm.core.errors import BackendError, one_line
+from rrcm.core.errors import BackendError, ConfigError, one_line
 from rrcm.core.registry import suggest
 from rrcm.core.schema import shown
 from rrcm.data.splits.pictures import Fit
@@ -49,8 +49,15 @@ def opened(foreign: Foreign) -> Opened:
         read = reading.read(weights)
         state, options, notes = read.tensors, read.found.options, [*read.notes]
         made, said = _named(name, weights, options), _said(weights, options)
+        if read.normalises and OF_TRAINER not in options:
+            said |= {"mean": read.mean, "std": read.std}
+            if not (mean or std) and read.statistics(weights) is None:
+                raise ConfigError(
+                    f"{weights}: a layer before the network normalises pixels, and has no tensors "
+                    "that show how; give --mean and --std"
+                )
         for key, value in (("mean", mean), ("std", std), ("size", size)):
-            if value and key in said and not _equal(value, said[key]):
+            if value and said.get(key) and not _equal(value, said[key]):
                 notes.append(f"{weights}: trained with {key} {said[key]}, and not {value}")
         data = str(options.get("dataset") or "")
         natural = OF_TRAINER in options and "/" not in data
@@ -63,7 +70,7 @@ def opened(foreign: Foreign) -> Opened:
     size = size or said.get("size")
     network = _build(made, state, weights, size, said).eval()
     own: Any = network.pretrained_cfg
-    cfg = own | said
+    cfg = own | {key: value for key, value in said.items() if value}
     channels, *sides = own["input_size"]
     channels = _width(state or {}, own["first_conv"], 1) or channels
     crop_pct: float = cfg["crop_pct"] or 0.875
@@ -120,13 +127,16 @@ def _width(state: dict[str, Tensor], layer: object, axis: int) -> int:
 
 
 def _named(name: str, path: Path, options: dict[Any, Any]) -> str:
-    """The network that a file says it is of, as far as timm has it; else ``name``."""
+    """The network that a file says it is of, as far as timm has it; else ``name``.
+
+    A tag that was given stays, as it decides how pictures are prepared.
+    """
     arch = str(options.get("model", options["arch"])).rpartition("/")[2]
     if not timm.is_model(arch):
         return name
     if arch.partition(".")[0] != name.partition(".")[0]:
         raise BackendError(f"{path}: the weights of {arch}, not of {name}; name that network")
-    return arch
+    return name if "." in name else arch
 
 
 def _said(path: Path, options: dict[Any, Any]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Backend(_network.Backend):
         files, denoiser = foreign.source, foreign.denoiser
         asked = given(foreign.normalise, foreign.mean, foreign.std)
         mean, std = asked or (None, None)
-        foreign = dataclasses.replace(foreign, mean=mean, std=std)
+        foreign = dataclasses.replace(foreign, mean=mean, std=std, normalise=None, denoiser=None)
         members = [_opened(path, foreign, asked) for path in files]
         self.notes = tuple(note for member in members for note in member.notes)
         fit, self.natural = members[0].fit, members[0].natural
@@ -76,12 +76,16 @@ class Backend(_network.Backend):
         ensemble = EnsembleClassifier(chains, Ensemble(members=len(chains), rule="mean_logits"))
         network, self.inside = chains[0] if len(chains) == 1 else ensemble, " and ".join(inside)
         if denoiser is not None:
-            front = recognise.network(denoiser, reading.read(denoiser).tensors, denoiser=True)
+            before = reading.read(denoiser)
+            if before.normalises:
+                raise CheckpointError(f"{denoiser}: it normalises pixels, which no denoiser does")
+            front = recognise.network(denoiser, before.tensors, denoiser=True)
             network = nn.Sequential(front.network, network)
             self.inside = f"{front.name}, {self.inside}"
-            self.notes += (f"{denoiser}: {front.name}, in front of the normalisation",)
+            said = f"{denoiser}: {front.name}, in front of the normalisation"
+            self.notes += (said, *before.notes)
         network = network.eval().to(device)
-        foreign = dataclasses.replace(foreign, mean=None, std=None, batch=None)  # inside of it
+        foreign = dataclasses.replace(foreign, mean=None, std=None)  # inside of it
         super().__init__(network, foreign, fit=fit, name="the checkpoint")
 
 
@@ -134,15 +138,11 @@ def normalisation(
         ConfigError: It shows none, or a mean and a std that do not fit each other.
     """
     channels, side, _ = found.shape
-    own = f"its own mean {shown(read.mean)} and std {shown(read.std)}"
     if asked is not None:
-        return asked, f"as given, not by {own}" if read.mean or read.std else "as given"
-    if read.mean or read.std:
-        if len(read.mean) != len(read.std):
-            raise ConfigError(
-                f"{path}: {own} do not fit each other; give --mean and --std, or --normalise"
-            )
-        return (read.mean, read.std), "by its own mean and std"
+        own = f", not by its own mean {shown(read.mean)} and std {shown(read.std)}"
+        return asked, "as given" + own * bool(read.mean or read.std)
+    if (own_ones := read.statistics(path)) is not None:
+        return own_ones, "by its own mean and std"
     name = {10: "cifar10", 100: "cifar100"}.get(found.classes, "") if read.layered else ""
     why = f"by {name} in the layer before it"
     if (read.found.keys, read.found.beside) == MACER:

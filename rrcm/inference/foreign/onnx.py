@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from rrcm.data.splits.pictures import Fit
 from rrcm.inference import backend
 from rrcm.inference.backends.onnx import Reopened, described, open_session
 from rrcm.inference.foreign import _onnx_file, _scores
-from rrcm.inference.foreign._normalisation import Normalisation
+from rrcm.inference.foreign._normalisation import Channels, Normalisation
 from rrcm.inference.foreign._onnx_file import BROKEN
 
 TYPES = {  # of pictures
@@ -37,14 +38,19 @@ OPEN = "; are --channels and --size those of its training?"
 DOUBLE = "; ONNX Runtime has few operators in float64: export the network in float32"
 COLOURS = 3  # default channels, if the file leaves them open
 WHITE = 255  # of uint8 pixels
+RANGES = {  # of pixels, as the metadata of ONNX name them: mean and std that make them of [0, 1]
+    "nominalrange_0_255": ((0.0,), (1 / WHITE,)),
+    "nominalrange_16_235": ((-16 / 219,), (1 / 219,)),
+    "normalized_1_1": ((0.5,), (0.5,)),
+}
 
 
 class Backend(Reopened, backend.Backend):
     """A classifier in an ONNX file, in a session that any number of threads may share.
 
-    The file does not record how pictures are prepared: ``fit``, which brings them to its ``shape``
-    [C, H, W], has common values, and ``natural`` is the order of classes in folders
-    (`image_folder.folder`).
+    The file does not record the size and crop of pictures: ``fit``, which brings them to its
+    ``shape`` [C, H, W], has common values, and ``natural`` is the order of classes in folders
+    (`image_folder.folder`). The range of pixels is that of its metadata, if these name one.
     """
 
     natural = False
@@ -91,8 +97,16 @@ class Backend(Reopened, backend.Backend):
         self.fit = Fit(shape=self.shape, resize="crop", keep=True)
         self._read_output(self.session.get_outputs(), foreign.output)
         self.boundary = _onnx_file.boundary(file.model, self.output)
-        mean, std = foreign.mean, foreign.std or ((1 / WHITE,) if self.dtype is np.uint8 else None)
+        mean, std = self._statistics(foreign, file.model)
         self.normalise = Normalisation(mean, std, channels=self.shape[0], device=device)
+        if self.dtype is np.uint8:
+            ends = torch.arange(2.0, device=device).expand(1, self.shape[0], 1, 2)  # black, white
+            low, high = (f(self.normalise(ends)).item() for f in (torch.amin, torch.amax))
+            if not (low > -1 and WHITE / 2 < high < WHITE + 1):
+                raise BackendError(
+                    f"{path}: takes uint8, of 0 to {WHITE}, and pixels would be {low:.3g} to "
+                    f"{high:.3g}; leave --mean and --std out"
+                )
         known = () if foreign.batch is None else (foreign.batch,)
         outputs = self._probe((*known, *_onnx_file.batches(file.model))) - count_nan
         if self.fixed != 1:
@@ -101,6 +115,21 @@ class Backend(Reopened, backend.Backend):
         around = json.dumps([self.input, self.output, self.last, str(self.normalise)])
         around += json.dumps({"sigma": sigma}) if self.level else ""
         self.weights = sha256(file.identity + around.encode()).hexdigest()
+
+    def _statistics(self, foreign: Foreign, model: onnx.ModelProto) -> tuple[Channels, Channels]:
+        """The mean and std that are given, or else make pixels what the file says, or uint8."""
+        said = {one.key.lower(): one.value.lower() for one in model.metadata_props}
+        if said.get("image.bitmappixelformat", "").startswith("bgr"):
+            raise BackendError(
+                f"{self.path}: its metadata say that blue comes first; turn its channels around, "
+                "so that it takes RGB"
+            )
+        mean, std = foreign.mean, foreign.std or ((1 / WHITE,) if self.dtype is np.uint8 else None)
+        spoken = said.get("image.nominalpixelrange", "")
+        if spoken in RANGES and foreign.mean is foreign.std is None:
+            mean, std = RANGES[spoken]
+            self.notes += (f"{self.path}: pixels are of {spoken}, as its metadata say",)
+        return mean, std
 
     def _read_input(
         self, inputs: list[onnxruntime.NodeArg], size: tuple[int, int] | None, channels: int | None
@@ -175,7 +204,7 @@ class Backend(Reopened, backend.Backend):
         self.last = self.layouts[-1]
         with suppress(BackendError):
             self._tried(rows)
-            self.notes = (
+            self.notes += (
                 f"{self.path}: its axes have no numbers: pictures are passed as [N, C, H, W], and "
                 "[N, H, W, C] runs, too; export it with the number of channels to tell",
             )

@@ -34,5 +34,5 @@ class Backend(_network.Backend):
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         made = _timm.opened(foreign)
         self.notes, self.natural = made.notes, made.natural
-        foreign = dataclasses.replace(foreign, mean=made.mean, std=made.std, batch=None)
+        foreign = dataclasses.replace(foreign, mean=made.mean, std=made.std)
         super().__init__(made.network.to(device), foreign, fit=made.fit, name=foreign.source)

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rrcm.core.errors import CheckpointError
+from rrcm.core.errors import CheckpointError, ConfigError
+from rrcm.core.schema import shown
 from rrcm.models import state_dict
 
 LAYERED = "1."  # behind a layer that normalises and has no tensors, in an nn.Sequential
@@ -20,15 +21,16 @@ KEYS = (  # of files of training programs: those of timm's loader in its order, 
 AVERAGED = "n_averaged"  # PyTorch's AveragedModel counts in it
 # Buffers of wrappers.
 STATISTICS = re.compile(r"(?:0\.|normali[sz]er?\.)?(?:new_)?(?:(mean|mu)|std|sigma)")
+CHANNELS = 4  # at most
 ATTACKER = "attacker."  # in files of the library robustness: the network and its buffers once more
 
 
 class Read(NamedTuple):
     """The tensors of a network under its own names, and what was ``found`` beside them.
 
-    ``mean`` and ``std`` are buffers that a wrapper normalised by, () if there are none; ``layered``
-    is whether the network lay behind a layer without tensors. ``notes`` say which of several state
-    dicts was taken.
+    ``mean`` and ``std`` are buffers that a wrapper normalised by, or else lists of these names in
+    its options, () if there are none; ``layered`` is whether the network lay behind a layer without
+    tensors. ``notes`` say which of several state dicts was taken.
     """
 
     tensors: dict[str, Tensor]
@@ -37,6 +39,24 @@ class Read(NamedTuple):
     std: tuple[float, ...]
     layered: bool
     notes: tuple[str, ...]
+
+    @property
+    def normalises(self) -> bool:
+        """Whether the file shows that pixels are normalised before the network, if not how."""
+        return bool(self.mean or self.std) or self.layered
+
+    def statistics(self, path: Path) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Its mean and std, or None if it has neither.
+
+        Raises:
+            ConfigError: They do not fit each other.
+        """
+        if len(self.mean) != len(self.std):
+            raise ConfigError(
+                f"{path}: its own mean {shown(self.mean)} and std {shown(self.std)} do not fit "
+                "each other; give --mean and --std"
+            )
+        return (self.mean, self.std) if self.mean else None
 
 
 def read(path: Path) -> Read:
@@ -58,7 +78,7 @@ def read(path: Path) -> Read:
         state = {name: t for name, t in state.items() if not _again(name, t, state)}
         for name in [*state]:
             match = STATISTICS.fullmatch(name)
-            if match and 0 < state[name].numel() <= 4:  # channels
+            if match and 0 < state[name].numel() <= CHANNELS:
                 kind = bool(match[1])
                 if kind in statistics:
                     other, _ = statistics[kind]
@@ -69,7 +89,15 @@ def read(path: Path) -> Read:
     note = f"{path}: {taken} was taken, as by timm's loader, and not {others}"
     note += "; to certify that, save it in a file of its own"
     (_, mean), (_, std) = (statistics.get(kind, ("", ())) for kind in (True, False))
+    if not (mean or std):
+        mean, std = (_listed(found.options.get(name)) for name in ("mean", "std"))
     return Read(state, found, mean, std, layered, (note,) if others else ())
+
+
+def _listed(value: object) -> tuple[float, ...]:
+    """The numbers of channels that an option lists; () for any other value."""
+    numbers = value if isinstance(value, list | tuple) and len(value) <= CHANNELS else ()
+    return tuple(map(float, numbers)) if all(isinstance(v, int | float) for v in numbers) else ()
 
 
 def _again(name: str, tensor: Tensor, state: dict[str, Tensor]) -> bool:
