@@ -44,7 +44,8 @@ def measure(base: Path, *, jobs: int) -> pd.DataFrame:
 
 def row(base: Path, file: str, said: Facts) -> dict[str, Any]:
     """The row of one log: what its path says, what its radii tell, what they certify."""
-    path, values, images = base / file, said.values, said.size or None
+    path, images = base / file, said.size or None
+    values = said.values if said.values > 1 else None
     table = tables.scan(path)
     stated = Stated(n=said.n, alpha=said.alpha, sigma=said.sigma, images=images, values=values)
     found = audit.of_table(path, table, stated)

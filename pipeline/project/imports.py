@@ -90,7 +90,8 @@ def _of_others(file: Path, read: reading.Read, normalise: str | None) -> Checkpo
         shape |= {"size": size, "mean": mean, "std": std}
     try:
         plain = set(by[0]) == {0.0} and set(by[1]) == {1.0}
-        require(kind in NAMES and bool(size or plain), "no network of this project")
+        require(kind in NAMES, "no network of this project")
+        require(bool(size) or plain, "here it has no place for the mean and std of the file")
         tensors = dict[str, Tensor]()
         for key, tensor in found.network.state_dict().items():
             layer, _, rest = key.partition(".")

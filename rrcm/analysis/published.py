@@ -37,7 +37,7 @@ def read(path: Path) -> pd.DataFrame:
         positive = table[["sigma", "alpha", "images"]].gt(0).all(axis=None)
         if not positive or not _shares(table).stack().between(0, 1).all():
             raise ValueError("sigma, alpha, a number of images or a share is out of range")
-        if _shares(table).max(axis=1).le(0.01).any():
+        if _shares(table).max(axis=1).between(0, 0.01, inclusive="right").any():
             raise ValueError("shares of 1 % at most; they are written in percent")
     except (ValueError, KeyError) as error:
         raise DataError(f"{path}: no table of published numbers ({one_line(error)})") from None

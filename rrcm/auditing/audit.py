@@ -109,13 +109,17 @@ def _audit_others(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
         text = "there is no `idx`: rows cannot be matched with another table's"
         findings.append(Finding(level=NOTE, text=text))
     findings += of_rows(table, stated.images)
+    scale = 1.0
     if (norm := table.attrs.get("norm")) == "linf" and stated.values:
-        scaled = math.sqrt(stated.values)
+        scale = math.sqrt(stated.values)
         if stated.sigma is not None:
-            stated = replace(stated, sigma=stated.sigma / scaled)
-        text = f"radii of linf are explained as those of l2 at sigma / {scaled:.6g}, as here"
+            stated = replace(stated, sigma=stated.sigma / scale)
+        text = f"sigma is divided by {scale:.6g} here, the root of the values of an image, for linf"
         findings.append(Finding(level=NOTE, text=text))
-    elif norm:
+    elif stated.values:
+        text = "--linf was not used: radii are taken as of l2, as no column is named linf_radius"
+        findings.append(Finding(level=WARNING, text=text, of_stated=True))
+    if norm and scale == 1.0:
         other = f"radii of the norm {norm} are not explained"
         other += "; --linf D explains them for images of D values" * (norm == "linf")
         return _conclude(path, len(table), [], findings, other)
@@ -123,24 +127,29 @@ def _audit_others(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
     why = "its radii do not tell n, alpha and sigma" if not inferred else None
     possible = [one for one in inferred if not infer.apart(one, stated)]
     sigmas = [one.sigma for one in possible if one.sigma is not None]
-    if sigmas and stated.sigma is None and not any(usual.is_usual(one, one) for one in sigmas):
-        values = zip(("n", "alpha", "sigma"), str(possible[0]).split(", "), strict=True)
+    usually = any(usual.is_usual(one * scale, one * scale) for one in sigmas)
+    if sigmas and stated.sigma is None and not usually:
+        whole = replace(possible[0], sigma=scale * sigmas[0])
+        values = zip(("n", "alpha", "sigma"), str(whole).split(", "), strict=True)
         free = [t for name, t in values if getattr(stated, name) != getattr(possible[0], name)]
         why = UNUSUAL.format(", ".join(free), "sigma")
     return _conclude(path, len(table), inferred, findings + more, why)
 
 
 def _audit_ours(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
-    """Audit certificates of this project: every row of L2 can be recomputed, but not top-k."""
-    if {"top", "norm"} & {*table}:
-        return _audit_other_radii(path, table, stated)
-    again = recount(table, stated)
-    times, divided = spent(again, stated.alpha)
+    """Audit certificates of this project: radii can be recomputed of L2, but not of top-k."""
+    other = {"top", "norm"} & {*table}  # of top-k, each of k + 1 bounds has its share of alpha
+    again = recount(table.assign(radius=0.0) if other else table, stated)
+    bounds = 1 + int(table["top"].max()) if "top" in table and len(table) else 1
+    times, divided = (bounds, []) if other else spent(again, stated.alpha)
     if again.level is not None:
         low, high = again.level
         again = replace(again, level=(times * low, times * high))
     apart = [Finding(level=one, text=text, of_stated=True) for one, text in _apart(again, stated)]
     findings = [*of_rows(table, stated.images), *apart, *again.findings]
+    if other:
+        untold = "radii of top-k and of other norms are not explained; audit the votes (.jsonl)"
+        return _conclude(path, len(table), [], findings, untold)
     alpha, sigma = (
         None if interval is None else float(f"{math.sqrt(interval[0] * interval[1]):.6g}")
         for interval in (again.level, again.sigma)
@@ -166,18 +175,6 @@ def _audit_ours(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
     if stated.alpha is None and again.least > max(usual.ALPHAS) * (1 + usual.SLACK):
         why = UNUSUAL.format(f"alpha = {again.least:.4g} or more", "alpha")
     return _conclude(path, len(table), inferred if len(again.claims) else [], findings, why)
-
-
-def _audit_other_radii(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
-    """Audit certificates of top-k, each of k + 1 bounds at its share of alpha, or other norms."""
-    bounds = int(table["top"].max()) + 1 if "top" in table else 1
-    again = recount(table.assign(radius=0.0), stated)
-    if again.level is not None:
-        again = replace(again, level=(bounds * again.level[0], bounds * again.level[1]))
-    apart = [Finding(level=one, text=text, of_stated=True) for one, text in _apart(again, stated)]
-    findings = [*of_rows(table, stated.images), *apart, *again.findings]
-    why = "radii of top-k and of other norms are not explained; audit the votes (.jsonl)"
-    return _conclude(path, len(table), [], findings, why)
 
 
 def _apart(again: Recount, stated: Stated) -> Iterator[tuple[str, str]]:

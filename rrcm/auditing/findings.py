@@ -223,7 +223,7 @@ def _unnamed(table: pd.DataFrame, images: int | None) -> list[Finding]:
     if images is None or not rows or rows == -(-images // -(-images // rows)):  # every k-th
         return found
     level, text = ERROR if rows > images else WARNING, f"{rows:,} rows of {images:,} images"
-    text += ": it is unfinished or a part, not every k-th" * (rows < images)
+    text += ": it is unfinished or a part, not every k-th from the first" * (rows < images)
     return [*found, Finding(level=level, text=text, of_stated=True)]
 
 

@@ -48,8 +48,8 @@ def parsed(raw: bytes, path: Path) -> pd.DataFrame:
     names = header or (COLUMNS if len(first) == len(COLUMNS) else COLUMNS[1:])
     if odd := sorted(OURS & {*names}):
         raise DataError(
-            f"{path}:1: column {odd[0]!r} says what radii mean in a table of rrcm, and this one "
-            f"is not whole: that has {' '.join(certify.COLUMNS)}"
+            f"{path}:1: column {odd[0]!r} is one of a table of rrcm, which has commas or tabs and "
+            f"all of {' '.join(certify.COLUMNS)}; in another program's, rename it"
         )
     norm = None if "radius" in names else next(filter(None, map(_NORM.fullmatch, names)), None)
     if norm:

@@ -155,7 +155,7 @@ def foreign(options: Options) -> FromElsewhere | None:
     parsers |= {name: partial(_numbers, name) for name in ("mean", "std")}
     values = {name: getattr(options, name) for name in same}
     values |= {name: parse(values[name]) for name, parse in parsers.items() if name in given}
-    values |= {"upright": not options.as_stored}
+    values["upright"] = not options.as_stored
     values |= {"batch": options.batch_size} if "batch" in KINDS[kind] else {}
     foreign = Foreign(kind=kind, source=getattr(options, kind), **values)
     return FromElsewhere(foreign=foreign, options=options)

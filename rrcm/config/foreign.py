@@ -55,7 +55,7 @@ class Foreign:
         for name in sorted(set().union(*KINDS.values()) - KINDS[self.kind]):
             if getattr(self, name) is not None:
                 takes = " or ".join(kind for kind in KINDS if name in KINDS[kind])
-                raise ConfigError(f"{name}: is of a classifier of kind {takes}, not {self.kind}")
+                raise ConfigError(f"{name}: only {takes} takes it, not {self.kind}")
 
     @property
     def outputs(self) -> int | None:

@@ -91,7 +91,8 @@ def find(path: Path, keys: Sequence[str], *, hint: str) -> Found:
     whole = held if isinstance(held, dict) else {}
     args = getattr(whole.get("args"), "state", whole.get("args"))
     options = {key: whole.get(key) for key in ("arch", "mean", "std")}
-    options |= args if isinstance(args, dict) else {}
+    given = args if isinstance(args, dict) else {}
+    options |= {key: value for key, value in given.items() if value is not None}
     taken, others = [], []
     for _ in range(DEEPEST):  # a hostile file may hold itself
         inside = held if isinstance(held, dict) else {}

@@ -46,7 +46,7 @@ async def read(request: Request, *, most: int) -> bytes:
 
 
 def pixels(body: bytes, fit: Fit) -> tuple[np.ndarray, tuple[int, int]]:
-    """The pixels of a picture, uint8 of ``fit.shape``, and its own width and height, upright.
+    """The pixels of a picture, uint8 of ``fit.shape``, and its own width and height, as by ``fit``.
 
     Its size is looked at before it is decoded.
 

@@ -8,7 +8,7 @@ import typer.testing
 from builders import certificates, random_votes, refused
 
 from rrcm.analysis.estimation import selection
-from rrcm.certification import tsv
+from rrcm.certification import certify, tsv
 from rrcm.certification.votes import records
 from rrcm.cli import main as cli
 from rrcm.cli.commands import best, tables
@@ -94,11 +94,15 @@ def test_nothing_is_chosen_where_drawing_stopped_before_it_was_decided(tmp_path)
 
     said = best.best(found, radii="0,0.05,0.1")
 
-    assert "At r = 0.05 drawing stopped before every image was decided" in said
+    assert "The best by r = 0.05 and ACR is not known, as drawing may stop early" in said
     rows = [" ".join(line.split()[:3]) for line in said.splitlines()]
     assert [row for row in rows if row.startswith(("r =", "ACR"))] == ["r = 0", "r = 0.1"]
     with refused(DataError, "drawing stopped before r = 0.05 was decided; name others by --radii"):
         best.best(found, radii="0.05")
+    certify.write(found["0"].table, tmp_path / "0.csv")
+    table = tables.read(tmp_path / "0.csv")
+    with refused(DataError, "b: drawing stopped early", "give its votes (.jsonl)"):
+        best.best({"a": found["1"], "b": table}, radii="0")
 
 
 def test_other_settings_of_the_best_are_named(tmp_path):

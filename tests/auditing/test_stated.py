@@ -101,6 +101,9 @@ def test_radii_of_linf_are_explained_by_the_values_of_an_image_alone(tmp_path):
         path = of_norm("linf", lambda r, scale=scale: r / scale, tmp_path / "a.tsv")
 
         assert audit(path, **stated, values=3072).trusted is trusted
+        free = audit(path, n=1_000, alpha=0.001, values=3072)
+        assert free.trusted is (True if trusted else None), str(free)
+        assert trusted or "needs sigma = 27.7" in free.verdict
         result = audit(path, **stated)
         assert result.trusted is None and "--linf D" in result.verdict
     with refused(CertificateError, "values (--linf) > 0", "values=0"):
@@ -131,6 +134,10 @@ def test_bounds_of_other_radii_are_those_of_the_stated_values(tmp_path):
 
             told = " ".join(text for _, _, text in alarms(result))
             assert words in told and bool(words) == bool(told), (stated, str(result))
+    certify.write(of_top.iloc[:0], tmp_path / "a.csv")
+    assert audit(tmp_path / "a.csv").trusted is None
+    tsv.write(of_l1, tmp_path / "a.tsv")
+    assert "--linf was not used" in str(audit(tmp_path / "a.tsv", values=64))
 
 
 def test_images_that_are_not_named_or_of_votes_are_counted_too(tmp_path):

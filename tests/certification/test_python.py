@@ -450,9 +450,7 @@ def test_an_argument_of_another_kind_of_classifier_is_refused():
     for source, kind in kinds.items():
         for name, (value, takes) in of_kind.items():
             if kind not in takes:
-                with refused(
-                    ConfigError, f"{name}: is of a classifier of kind {takes}, not {kind}"
-                ):
+                with refused(ConfigError, f"{name}: only {takes} takes it, not {kind}"):
                     rrcm.smooth(source, sigma=SIGMA, **{name: value})
     for asked in ({"resize": "crop"}, {"upright": False}):
         with refused(ConfigError, "resize, upright: give the shape=(C, H, W) of the pictures, too"):

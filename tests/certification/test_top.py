@@ -1,5 +1,6 @@
 """Certificates of top k classes: golden values, the theorem, its guarantee, and what it is not."""
 
+from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
@@ -15,6 +16,7 @@ from rrcm.certification.stopping import anytime, none
 from rrcm.certification.votes import bounds
 from rrcm.certification.votes.counts import ABSTAIN, Claim, ImageVotes
 from rrcm.core.errors import CertificateError
+from rrcm.core.labels import NO_CLASS
 
 A = [2, 2, 334, 93642, 2, 5279, 737, 0, 2, 0]
 B = [0, 13453, 50, 0, 113, 36952, 1, 49328, 0, 103]
@@ -193,6 +195,9 @@ def test_a_table_says_top_k_of_the_label_or_else_of_the_first_round():
     assert found["n_A"].tolist() == [250, 300, 50] and found["correct"].tolist() == [1, 0, 0]
     unread = row(3, 0, [], stop="budget")
     assert _top.table(head, [unread], k=3, alpha=0.01)["predict"].tolist() == [ABSTAIN]
+    none = replace(head, classes=["a", "b", "c", NO_CLASS])  # its draws were made all the same
+    of_none = _top.table(none, [row(0, -1, [0, 0, 0, 9], seen), rows[0]], k=1, alpha=0.01)
+    assert of_none["n"].tolist() == [1000, 1000] and of_none["radius"][0] == 0
     for k, alpha, said in ((4, 0.01, "1 to 3"), (0, 0.01, "1 to 3"), (1, 2.0**-1000, "all would")):
         with refused(CertificateError, said):
             _top.table(head, rows, k=k, alpha=alpha)

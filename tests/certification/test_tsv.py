@@ -150,7 +150,7 @@ def test_our_certificates_are_known_by_their_columns(tmp_path):
     for name in ("stop", "norm", "top"):
         part = certify.read(tmp_path / "a.csv").assign(norm="l1", top=3).drop(columns="p_A")
         part[["idx", "label", "predict", "radius", "correct", name]].to_csv(tmp_path / "b.csv")
-        with refused(DataError, f"b.csv:1: column '{name}' says what radii mean", "n_A n p_A"):
+        with refused(DataError, f"b.csv:1: column '{name}' is one of a table of rrcm", "n_A n p_A"):
             tables.read(tmp_path / "b.csv")
     damaged = tmp_path / "b.csv.gz"
     damaged.write_bytes(packed.read_bytes()[:-9])

@@ -259,6 +259,15 @@ def test_folders_that_do_not_fit_are_named(tmp_path: Path):
             (lambda raw: (raw / "train/emu").mkdir(), "class folder train/emu has no pictures"),
             (lambda raw: shutil.copytree(raw / "test", raw / "val"), "has both test/ and val/"),
             (lambda raw: [shutil.rmtree(p) for p in (raw / "test").iterdir()], "test: no folders"),
+            (lambda raw: (raw / "valid").mkdir(), "valid: a part, by its name"),
+            (lambda raw: (raw / "train").rename(raw / "Training"), "Training: a part, by its name"),
+            (lambda raw: (raw / "train/a.png").touch(), "pictures of no class, beside its folders"),
+            (
+                lambda raw: [
+                    shutil.rmtree(raw / p / c) for p in ("train", "test") for c in ("cat", "dog")
+                ],
+                "one class folder, owl; is it one level too",
+            ),
         )
     ):
         source = lookalikes.folders(tmp_path / str(number))

@@ -155,8 +155,11 @@ def test_a_files_own_statistics_are_used_whole_or_asked_for(tmp_path: Path):
 def test_lists_beside_the_weights_say_how_pixels_are_normalised(tmp_path: Path):
     """In options or at the top; a number by itself, as of noise, is none."""
     mean, std = [0.1, 0.2, 0.3], [0.5, 0.4, 0.3]
-    beside = ({"args": argparse.Namespace(mean=mean, std=std)}, {"mean": mean, "std": std})
-    for more in beside:
+    for more in (
+        {"args": argparse.Namespace(mean=mean, std=std)},
+        {"mean": mean, "std": std, "args": {"std": None}},
+        {"mean": torch.tensor(mean), "std": torch.tensor(std)},
+    ):
         (path,) = written(tmp_path, cohen(field.SMALL) | more)
 
         found = foreign("checkpoint", [path])
@@ -172,7 +175,7 @@ def test_a_denoiser_that_normalises_is_none(tmp_path: Path):
     state = field.prefixed("1.", field.dncnn()) | {"0.mean": torch.zeros(3), "0.std": torch.ones(3)}
     front, path = written(tmp_path, {"state_dict": state}, cohen(field.SMALL))
 
-    with refused(CheckpointError, f"{front}: it normalises pixels, which no denoiser does"):
+    with refused(CheckpointError, f"{front}: it normalises pixels, which denoisers that are known"):
         foreign("checkpoint", [path], denoiser=front)
 
 

@@ -648,9 +648,11 @@ def test_pixels_are_of_the_range_that_the_metadata_of_onnx_say(tmp_path: Path):
 
         ends = found.normalise(torch.tensor([0.0, 1.0]).expand(1, 3, 1, 2)).unique()
         assert torch.allclose(ends, torch.tensor([low, high]).float(), atol=1e-4)
-        assert any(said.lower() in note for note in found.notes) == (said != "Normalized_0_1")
+        assert said.lower() in found.notes[0]
     given = backend(tmp_path, with_metadata(NominalPixelRange="NominalRange_0_255"), std=(0.5,))
     assert str(given.normalise).endswith("std 0.5,0.5,0.5") and given.notes == ()
+    with refused(BackendError, "its metadata name the unknown range '0_100' of pixels"):
+        backend(tmp_path, with_metadata(NominalPixelRange="0_100"))
     with refused(BackendError, "its metadata say that blue comes first"):
         backend(tmp_path, with_metadata(BitmapPixelFormat="Bgr8"))
 
@@ -872,6 +874,7 @@ def test_a_file_that_normalises_is_not_normalised_by_timm_as_well(network, tmp_p
         torch.save(held, path)
 
         assert torch.allclose(opened(path).scores(PIXELS), wanted, atol=1e-5)
+        assert opened(path, mean=(0.1, 0.2, 0.3), std=(0.5, 0.4, 0.3)).notes == ()
         (note,) = opened(path, mean=(0.0,), std=(1.0,)).notes[:1]
         assert "trained with mean (0.1" in note
     torch.save(behind, path)

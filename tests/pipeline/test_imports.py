@@ -142,7 +142,7 @@ def test_a_network_that_would_lose_its_std_is_not_imported(folder):
     held = cohen(lenet())
     held["state_dict"] |= {"0.mean": torch.zeros(1), "0.std": torch.full((1,), 0.3)}
     torch.save(held, "checkpoint.pth.tar")
-    with refused(CheckpointError, "no network of this project", "`rrcm certify --checkpoint`"):
+    with refused(CheckpointError, "no place for the mean and std", "`rrcm certify --checkpoint`"):
         bring("checkpoint.pth.tar", name="")
 
 

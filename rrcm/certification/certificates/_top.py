@@ -4,6 +4,7 @@ A setting cannot select it: it has a ``k`` of its own, and certifies a class tha
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -94,7 +95,7 @@ def table(header: Header, rows: list[Row], *, k: int, alpha: float) -> pd.DataFr
     for row in rows:
         votes = row.votes(classes)
         asked = votes.c_A if row.label == UNKNOWN else row.label
-        got = counts.NOTHING
+        got = replace(counts.NOTHING, n=max(votes.draws, default=0))
         if votes.draws and header.classes[asked] != NO_CLASS:
             got = certify(votes, rule, k=k, label=asked, sigma=header.sigma, alpha=level)
         line = line_of(row, got) | {"top": k}

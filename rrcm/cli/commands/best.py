@@ -38,6 +38,12 @@ def best(named: dict[str, Entry], *, radii: str | None) -> str:
                 f"{first} and {name} are not of the same images in the same order; the best is "
                 "chosen on images that all have"
             )
+    for name, entry in named.items():
+        if entry.cut_short and entry.votes is None:
+            raise DataError(
+                f"{name}: drawing stopped early, and a table does not tell what was decided; give "
+                "its votes (.jsonl)"
+            )
     chosen = requests.parse_radii(radii) if radii else entries.default_radii(found)
     undecided = [r for r in chosen if any(one.undecided([r])[0] for one in found)]
     rows = []
@@ -59,9 +65,12 @@ def best(named: dict[str, Entry], *, radii: str | None) -> str:
         halves=selection.HALVES,
         sure=tables.percent_of(CONFIDENCE),
     )
-    if undecided:
-        meaning += f"\nAt r = {pairing.radii(undecided)} drawing stopped before every image was "
-        meaning += "decided: the best is not known there."
+    left_out = [f"r = {pairing.radii(undecided)}"] * bool(undecided)
+    left_out += ["ACR"] * any(one.cut_short for one in found)
+    if left_out:
+        meaning += (
+            f"\nThe best by {' and '.join(left_out)} is not known, as drawing may stop early."
+        )
     otherwise = {name: "; ".join(pairing.differing(one, entry).values()) for name, entry in others}
     settings = [f"{first} and {name}: {text}" for name, text in otherwise.items() if text]
     if settings:

@@ -15,8 +15,12 @@ def classes(root: Path) -> dict[str, list[Place]]:
     """The pictures below each folder of ``root``, at any depth, sorted by name.
 
     Raises:
-        DataError: ``root`` has no folders; or as `contents`.
+        DataError: ``root`` has no folders, or pictures beside them; or as `contents`.
     """
+    if loose := [
+        entry.name for entry in os.scandir(root) if entry.is_file() and _is_one(entry.name)
+    ]:
+        raise DataError(f"{root}: pictures of no class, beside its folders: {min(loose)}")
     names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     names = [name for name in names if not name.startswith(".")]
     if not names:
@@ -48,7 +52,7 @@ def contents(root: Path) -> tuple[list[Place], list[str]]:
             place = name if below == "." else f"{below}/{name}".replace(os.sep, "/")
             if name.startswith("."):
                 continue
-            if os.path.splitext(name)[1].lower() in SUFFIXES:
+            if _is_one(name):
                 found.append(Place(place, os.path.join(folder, name)))
             else:
                 others.append(place)
@@ -61,11 +65,17 @@ def contents(root: Path) -> tuple[list[Place], list[str]]:
     return sorted(found), lines
 
 
+def _is_one(name: str) -> bool:
+    """Whether a file is a picture, by its name."""
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES
+
+
 def tree(root: Path, folders: dict[str, Path]) -> Tree:
     """The pictures in the class folders of each part, which lies in its own of ``folders``.
 
     Raises:
-        DataError: As `classes`; or a class is empty or missing from a part; names the folder.
+        DataError: As `classes`; or a class is empty, missing from a part, or the only one; names
+            the folder.
     """
     parts = {part: classes(folder) for part, folder in folders.items()}
     found = {(part, name): places for part, own in parts.items() for name, places in own.items()}
@@ -73,6 +83,8 @@ def tree(root: Path, folders: dict[str, Path]) -> Tree:
         if not places:
             raise DataError(f"{root}: class folder {part}/{name} has no pictures")
     train = parts["train"].keys()
+    if len(train) < 2:
+        raise DataError(f"{root}: one class folder, {min(train)}; is it one level too high?")
     for part, own in parts.items():
         for name in sorted(train ^ own.keys()):
             have, lack = ("train", part) if name in train else (part, "train")

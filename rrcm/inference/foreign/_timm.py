@@ -1,5 +1,7 @@
 """Makes networks of timm, with timm's pretrained weights or those in a file."""
 
+import math
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,15 +51,17 @@ def opened(foreign: Foreign) -> Opened:
         read = reading.read(weights)
         state, options, notes = read.tensors, read.found.options, [*read.notes]
         made, said = _named(name, weights, options), _said(weights, options)
-        if read.normalises and OF_TRAINER not in options:
-            said |= {"mean": read.mean, "std": read.std}
-            if not (mean or std) and read.statistics(weights) is None:
+        if read.wrapped or OF_TRAINER not in options:
+            pair = zip(("mean", "std"), read.shown, strict=True)
+            said |= {key: value for key, value in pair if value}
+            if not (mean or std) and read.statistics(weights) is None and read.layered:
                 raise ConfigError(
                     f"{weights}: a layer before the network normalises pixels, and has no tensors "
-                    "that show how; give --mean and --std"
+                    "that show how; give --mean and --std, for ImageNet usually "
+                    "--mean 0.485,0.456,0.406 --std 0.229,0.224,0.225"
                 )
         for key, value in (("mean", mean), ("std", std), ("size", size)):
-            if value and said.get(key) and not _equal(value, said[key]):
+            if value and key in said and not _equal(value, said[key]):
                 notes.append(f"{weights}: trained with {key} {said[key]}, and not {value}")
         data = str(options.get("dataset") or "")
         natural = OF_TRAINER in options and "/" not in data
@@ -70,7 +74,7 @@ def opened(foreign: Foreign) -> Opened:
     size = size or said.get("size")
     network = _build(made, state, weights, size, said).eval()
     own: Any = network.pretrained_cfg
-    cfg = own | {key: value for key, value in said.items() if value}
+    cfg = own | said
     channels, *sides = own["input_size"]
     channels = _width(state or {}, own["first_conv"], 1) or channels
     crop_pct: float = cfg["crop_pct"] or 0.875
@@ -168,4 +172,5 @@ def _adapted(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
 def _equal(values: tuple[float, ...], others: tuple[float, ...]) -> bool:
     """Whether they are equal, where one alone is that of all channels."""
     most = max(len(values), len(others))
-    return (*values,) * (most // len(values)) == (*others,) * (most // len(others))
+    both = (*values,) * (most // len(values)), (*others,) * (most // len(others))
+    return all(map(partial(math.isclose, rel_tol=1e-6), *both))  # buffers are float32

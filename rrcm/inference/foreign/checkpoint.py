@@ -24,9 +24,9 @@ from rrcm.inference.foreign import _network, _timm
 from rrcm.inference.foreign._normalisation import Channels, Normalisation
 from rrcm.inference.foreign._timm import Opened
 from rrcm.models.field import reading, recognise
+from rrcm.models.field.reading import Statistics
 from rrcm.models.trained.ensembles import EnsembleClassifier
 
-Statistics = tuple[tuple[float, ...], tuple[float, ...]]  # mean and std of each channel
 NORMALISATIONS: dict[str, Statistics] = {  # data as in the repositories of Cohen et al. and heirs
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
     "cifar100": ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
@@ -77,8 +77,10 @@ class Backend(_network.Backend):
         network, self.inside = chains[0] if len(chains) == 1 else ensemble, " and ".join(inside)
         if denoiser is not None:
             before = reading.read(denoiser)
-            if before.normalises:
-                raise CheckpointError(f"{denoiser}: it normalises pixels, which no denoiser does")
+            if before.wrapped:
+                raise CheckpointError(
+                    f"{denoiser}: it normalises pixels, which denoisers that are known do not"
+                )
             front = recognise.network(denoiser, before.tensors, denoiser=True)
             network = nn.Sequential(front.network, network)
             self.inside = f"{front.name}, {self.inside}"
@@ -139,8 +141,9 @@ def normalisation(
     """
     channels, side, _ = found.shape
     if asked is not None:
-        own = f", not by its own mean {shown(read.mean)} and std {shown(read.std)}"
-        return asked, "as given" + own * bool(read.mean or read.std)
+        mean, std = read.shown
+        own = f", not by its own mean {shown(mean)} and std {shown(std)}"
+        return asked, "as given" + own * bool(mean or std)
     if (own_ones := read.statistics(path)) is not None:
         return own_ones, "by its own mean and std"
     name = {10: "cifar10", 100: "cifar100"}.get(found.classes, "") if read.layered else ""

@@ -42,6 +42,7 @@ RANGES = {  # of pixels, as the metadata of ONNX name them: mean and std that ma
     "nominalrange_0_255": ((0.0,), (1 / WHITE,)),
     "nominalrange_16_235": ((-16 / 219,), (1 / 219,)),
     "normalized_1_1": ((0.5,), (0.5,)),
+    "normalized_0_1": (None, None),
 }
 
 
@@ -101,11 +102,11 @@ class Backend(Reopened, backend.Backend):
         self.normalise = Normalisation(mean, std, channels=self.shape[0], device=device)
         if self.dtype is np.uint8:
             ends = torch.arange(2.0, device=device).expand(1, self.shape[0], 1, 2)  # black, white
-            low, high = (f(self.normalise(ends)).item() for f in (torch.amin, torch.amax))
-            if not (low > -1 and WHITE / 2 < high < WHITE + 1):
+            black, white = (value.item() for value in self.normalise(ends).aminmax())
+            if not (black > -1 and WHITE / 2 < white < WHITE + 1):
                 raise BackendError(
-                    f"{path}: takes uint8, of 0 to {WHITE}, and pixels would be {low:.3g} to "
-                    f"{high:.3g}; leave --mean and --std out"
+                    f"{path}: takes uint8, of 0 to {WHITE}, and pixels would be {black:.3g} to "
+                    f"{white:.3g}; give --mean 0 --std {1 / WHITE:.6g}"
                 )
         known = () if foreign.batch is None else (foreign.batch,)
         outputs = self._probe((*known, *_onnx_file.batches(file.model))) - count_nan
@@ -125,8 +126,13 @@ class Backend(Reopened, backend.Backend):
                 "so that it takes RGB"
             )
         mean, std = foreign.mean, foreign.std or ((1 / WHITE,) if self.dtype is np.uint8 else None)
-        spoken = said.get("image.nominalpixelrange", "")
-        if spoken in RANGES and foreign.mean is foreign.std is None:
+        spoken = said.get("image.nominalpixelrange")
+        if spoken is not None and foreign.mean is foreign.std is None:
+            if spoken not in RANGES:
+                raise BackendError(
+                    f"{self.path}: its metadata name the unknown range {spoken!r} of pixels; give "
+                    "--mean and --std"
+                )
             mean, std = RANGES[spoken]
             self.notes += (f"{self.path}: pixels are of {spoken}, as its metadata say",)
         return mean, std

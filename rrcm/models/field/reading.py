@@ -22,15 +22,16 @@ AVERAGED = "n_averaged"  # PyTorch's AveragedModel counts in it
 # Buffers of wrappers.
 STATISTICS = re.compile(r"(?:0\.|normali[sz]er?\.)?(?:new_)?(?:(mean|mu)|std|sigma)")
 CHANNELS = 4  # at most
+Statistics = tuple[tuple[float, ...], tuple[float, ...]]  # mean and std of each channel
 ATTACKER = "attacker."  # in files of the library robustness: the network and its buffers once more
 
 
 class Read(NamedTuple):
     """The tensors of a network under its own names, and what was ``found`` beside them.
 
-    ``mean`` and ``std`` are buffers that a wrapper normalised by, or else lists of these names in
-    its options, () if there are none; ``layered`` is whether the network lay behind a layer without
-    tensors. ``notes`` say which of several state dicts was taken.
+    ``mean`` and ``std`` are buffers that a wrapper normalised by, () if there are none; ``layered``
+    is whether the network lay behind a layer without tensors. ``notes`` say which of several state
+    dicts was taken.
     """
 
     tensors: dict[str, Tensor]
@@ -41,22 +42,29 @@ class Read(NamedTuple):
     notes: tuple[str, ...]
 
     @property
-    def normalises(self) -> bool:
-        """Whether the file shows that pixels are normalised before the network, if not how."""
+    def wrapped(self) -> bool:
+        """Whether a wrapper normalised pixels before the network."""
         return bool(self.mean or self.std) or self.layered
 
-    def statistics(self, path: Path) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-        """Its mean and std, or None if it has neither.
+    @property
+    def shown(self) -> Statistics:
+        """The mean and std of wrappers, or else the lists of these names in options; or ()."""
+        listed = (_listed(self.found.options.get(name)) for name in ("mean", "std"))
+        return (self.mean, self.std) if self.mean or self.std else (next(listed), next(listed))
+
+    def statistics(self, path: Path) -> Statistics | None:
+        """Those that are `shown`, or None.
 
         Raises:
             ConfigError: They do not fit each other.
         """
-        if len(self.mean) != len(self.std):
+        mean, std = self.shown
+        if len(mean) != len(std):
             raise ConfigError(
-                f"{path}: its own mean {shown(self.mean)} and std {shown(self.std)} do not fit "
-                "each other; give --mean and --std"
+                f"{path}: its own mean {shown(mean)} and std {shown(std)} do not fit each other; "
+                "give --mean and --std"
             )
-        return (self.mean, self.std) if self.mean else None
+        return (mean, std) if mean else None
 
 
 def read(path: Path) -> Read:
@@ -89,13 +97,12 @@ def read(path: Path) -> Read:
     note = f"{path}: {taken} was taken, as by timm's loader, and not {others}"
     note += "; to certify that, save it in a file of its own"
     (_, mean), (_, std) = (statistics.get(kind, ("", ())) for kind in (True, False))
-    if not (mean or std):
-        mean, std = (_listed(found.options.get(name)) for name in ("mean", "std"))
     return Read(state, found, mean, std, layered, (note,) if others else ())
 
 
 def _listed(value: object) -> tuple[float, ...]:
     """The numbers of channels that an option lists; () for any other value."""
+    value = value.flatten().tolist() if isinstance(value, Tensor) else value
     numbers = value if isinstance(value, list | tuple) and len(value) <= CHANNELS else ()
     return tuple(map(float, numbers)) if all(isinstance(v, int | float) for v in numbers) else ()
 
