@@ -92,7 +92,9 @@ def find(path: Path, keys: Sequence[str], *, hint: str) -> Found:
     args = getattr(whole.get("args"), "state", whole.get("args"))
     options = {key: whole.get(key) for key in ("arch", "mean", "std")}
     given = args if isinstance(args, dict) else {}
-    options |= {key: value for key, value in given.items() if value is not None}
+    options |= {
+        key: value for key, value in given.items() if key not in options or value is not None
+    }
     taken, others = [], []
     for _ in range(DEEPEST):  # a hostile file may hold itself
         inside = held if isinstance(held, dict) else {}
