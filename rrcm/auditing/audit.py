@@ -116,13 +116,13 @@ def _audit_others(path: Path, table: pd.DataFrame, stated: Stated) -> Audit:
             stated = replace(stated, sigma=stated.sigma / scale)
         text = f"sigma is divided by {scale:.6g} here, the root of the values of an image, for linf"
         findings.append(Finding(level=NOTE, text=text))
-    elif stated.values:
-        text = "--linf was not used: radii are taken as of l2, as no column is named linf_radius"
-        findings.append(Finding(level=WARNING, text=text, of_stated=True))
-    if norm and scale == 1.0:
+    elif norm:
         other = f"radii of the norm {norm} are not explained"
         other += "; --linf D explains them for images of D values" * (norm == "linf")
         return _conclude(path, len(table), [], findings, other)
+    elif stated.values:
+        text = "--linf was not used: radii are taken as of l2, as no column is named linf_radius"
+        findings.append(Finding(level=WARNING, text=text, of_stated=True))
     inferred, more = infer.explain(table, stated)
     why = "its radii do not tell n, alpha and sigma" if not inferred else None
     possible = [one for one in inferred if not infer.apart(one, stated)]
